@@ -1,0 +1,350 @@
+//! Image references and digests as values: parsing, normal form, comparison (Docker's reference grammar).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Host under which Docker Hub's images are known in references.
+pub const HUB: &str = "docker.io";
+
+/// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest(String);
+
+impl Digest {
+    /// Checks and takes over a digest's text.
+    pub fn parse(text: &str) -> Result<Self, ReferenceError> {
+        let hex_of = |len: usize, hex: &str| {
+            hex.len() == len && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        };
+        let ok = match text.split_once(':') {
+            Some(("sha256", hex)) => hex_of(64, hex),
+            Some(("sha512", hex)) => hex_of(128, hex),
+            _ => false,
+        };
+        if ok { Ok(Self(text.to_owned())) } else { Err(ReferenceError::Digest(clip(text))) }
+    }
+
+    /// The digest of `content` (SHA-256).
+    pub fn of(content: &[u8]) -> Self {
+        use sha2::Digest as _;
+        Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))))
+    }
+
+    /// The text, algorithm included.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first 19 characters (spec 2.2).
+    pub fn short(&self) -> &str {
+        &self.0[..19]
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = ReferenceError;
+    fn try_from(text: String) -> Result<Self, ReferenceError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> String {
+        digest.0
+    }
+}
+
+/// ID of an image in the local engine (a config digest, or a manifest digest with the containerd store).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ImageId(pub String);
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where an image is published: registry host and repository, in normal form.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Repository {
+    /// Host and port; [`HUB`] for Docker Hub.
+    pub host: String,
+    /// Path inside the registry, for Docker Hub with `library/`.
+    pub path: String,
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.host, self.path)
+    }
+}
+
+/// An image reference in normal form.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Reference {
+    /// Where it is published.
+    pub repository: Repository,
+    /// Tag; `latest` where the text has neither tag nor digest.
+    pub tag: Option<String>,
+    /// Digest that the reference is pinned to.
+    pub digest: Option<Digest>,
+}
+
+/// Why a text is not an image reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// Not `sha256:<64 hex>` or `sha512:<128 hex>`.
+    #[error("\"{0}\" is not a digest (sha256: and 64 hex digits, or sha512: and 128)")]
+    Digest(String),
+    /// Nothing there.
+    #[error("an image reference is empty")]
+    Empty,
+    /// The repository path breaks the grammar.
+    #[error(
+        "\"{0}\" is not a repository name (lower-case letters and digits, separated by single . _ __ - or /, at most 255 characters)"
+    )]
+    Path(String),
+    /// The tag breaks the grammar.
+    #[error(
+        "\"{0}\" is not a tag (letters, digits, _ . -, at most 128 characters, not starting with . or -)"
+    )]
+    Tag(String),
+    /// The host breaks the grammar.
+    #[error("\"{0}\" is not a registry host (host or host:port)")]
+    Host(String),
+}
+
+impl Reference {
+    /// Parses a reference as the engine does: without a host it belongs to Docker Hub.
+    pub fn parse(text: &str) -> Result<Self, ReferenceError> {
+        Self::parse_in(text, HUB)
+    }
+
+    /// Parses a reference whose home is `default_host` where it names no host (DECISIONS 4).
+    pub fn parse_in(text: &str, default_host: &str) -> Result<Self, ReferenceError> {
+        if text.is_empty() {
+            return Err(ReferenceError::Empty);
+        }
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(Digest::parse(digest)?)),
+            None => (text, None),
+        };
+        let (host, rest) = match rest.split_once('/') {
+            Some((host, rest)) if is_host(host) => (host, rest),
+            _ => (default_host, rest),
+        };
+        // Only a colon after the last slash starts a tag; the host's colon is gone already.
+        let (path, tag) = match rest.rsplit_once(':') {
+            Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
+            _ => (rest, None),
+        };
+        if !host_is_valid(host) {
+            return Err(ReferenceError::Host(clip(host)));
+        }
+        let host = if host == "index.docker.io" { HUB } else { host };
+        let path =
+            if host == HUB && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
+        if !path_is_valid(&path) {
+            return Err(ReferenceError::Path(clip(&path)));
+        }
+        if let Some(tag) = tag
+            && !tag_is_valid(tag)
+        {
+            return Err(ReferenceError::Tag(clip(tag)));
+        }
+        let tag = match (tag, &digest) {
+            (Some(tag), _) => Some(tag.to_owned()),
+            (None, None) => Some("latest".to_owned()),
+            (None, Some(_)) => None,
+        };
+        Ok(Self { repository: Repository { host: host.to_owned(), path }, tag, digest })
+    }
+
+    /// Whether the reference names one content for ever, so that there is nothing to poll.
+    pub fn is_pinned(&self) -> bool {
+        self.digest.is_some()
+    }
+
+    /// `host/path:tag`, as the engine is told to tag it.
+    pub fn tagged(&self) -> String {
+        format!("{}:{}", self.repository, self.tag.as_deref().unwrap_or("latest"))
+    }
+}
+
+impl Repository {
+    /// `host/path@digest`, as the engine is told to pull it.
+    pub fn at(&self, digest: &Digest) -> String {
+        format!("{self}@{digest}")
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.repository.fmt(f)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<String> for Reference {
+    type Error = ReferenceError;
+    fn try_from(text: String) -> Result<Self, ReferenceError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Reference> for String {
+    fn from(reference: Reference) -> String {
+        reference.to_string()
+    }
+}
+
+/// The digests among an image's `RepoDigests` (`name@sha256:…`) that belong to exactly `repository`.
+pub fn digests_in<'a>(
+    repository: &'a Repository,
+    repo_digests: &'a [String],
+) -> impl Iterator<Item = Digest> + 'a {
+    repo_digests
+        .iter()
+        .filter_map(|text| Reference::parse(text).ok())
+        .filter(move |reference| reference.repository == *repository)
+        .filter_map(|reference| reference.digest)
+}
+
+/// Engine's rule: the part before the first slash is a host iff it has a dot or a colon or is `localhost`.
+fn is_host(text: &str) -> bool {
+    text.contains(['.', ':']) || text == "localhost"
+}
+
+fn host_is_valid(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let name_ok = match name.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')) {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !name.is_empty()
+                && name.split('.').all(|label| {
+                    !label.is_empty()
+                        && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                        && !label.starts_with('-')
+                        && !label.ends_with('-')
+                })
+        }
+    };
+    name_ok && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn path_is_valid(path: &str) -> bool {
+    path.len() <= 255 && path.split('/').all(component_is_valid)
+}
+
+/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
+fn component_is_valid(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    if bytes.first().is_none_or(|b| !word(*b)) || bytes.last().is_none_or(|b| !word(*b)) {
+        return false;
+    }
+    text.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
+}
+
+fn tag_is_valid(tag: &str) -> bool {
+    tag.len() <= 128
+        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+        && tag.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Error texts quote what was seen, but not a megabyte of it.
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(text: &str) -> String {
+        Reference::parse(text).unwrap().to_string()
+    }
+
+    #[test]
+    fn references_get_the_normal_form_that_the_engine_gives_them() {
+        for text in ["x", "library/x", "docker.io/x", "docker.io/library/x", "index.docker.io/x"] {
+            assert_eq!(full(text), "docker.io/library/x:latest", "{text}");
+        }
+        for text in ["foo/x", "index.docker.io/foo/x"] {
+            assert_eq!(full(text), "docker.io/foo/x:latest", "{text}");
+        }
+        assert_eq!(full("foo_bar/x"), "docker.io/foo_bar/x:latest");
+        assert_eq!(full("localhost/x"), "localhost/x:latest");
+        assert_eq!(full("localhost:5000/x"), "localhost:5000/x:latest");
+        assert_eq!(full("127.0.0.1:5000/a/b:T1"), "127.0.0.1:5000/a/b:T1");
+        assert_eq!(full("foo.bar/x"), "foo.bar/x:latest");
+        assert_eq!(full("docker.io:443/x"), "docker.io:443/x:latest");
+        assert_eq!(full("[::1]:5000/x"), "[::1]:5000/x:latest");
+    }
+
+    #[test]
+    fn a_reference_without_host_belongs_to_the_configured_registry() {
+        let home = |text: &str| Reference::parse_in(text, "localhost:5000").unwrap().to_string();
+        assert_eq!(home("web:latest"), "localhost:5000/web:latest");
+        assert_eq!(home("team/web"), "localhost:5000/team/web:latest");
+        assert_eq!(home("ghcr.io/a/b:1"), "ghcr.io/a/b:1");
+    }
+
+    #[test]
+    fn pinned_references_keep_tag_and_digest() {
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        let both = Reference::parse(&format!("localhost:5000/x:1@{digest}")).unwrap();
+        assert!(both.is_pinned());
+        assert_eq!(both.tag.as_deref(), Some("1"));
+        let only = Reference::parse(&format!("localhost:5000/x@{digest}")).unwrap();
+        assert_eq!(only.tag, None);
+        assert_eq!(only.to_string(), format!("localhost:5000/x@{digest}"));
+    }
+
+    #[test]
+    fn broken_references_are_refused_with_what_is_wrong() {
+        for text in
+            ["", "Foo/x", "x/", "/x", "a//b", "x:", "x:-1", "x@sha256:12", "x y", "a__-b", "-x", "x\n"]
+        {
+            assert!(Reference::parse(text).is_err(), "{text:?}");
+        }
+        let long = "a".repeat(100_000);
+        assert!(Reference::parse(&long).unwrap_err().to_string().len() < 400);
+    }
+
+    #[test]
+    fn only_digests_of_exactly_that_repository_count() {
+        let d = |n: char| format!("sha256:{}", n.to_string().repeat(64));
+        let have = vec![
+            format!("localhost:5000/web@{}", d('a')),
+            format!("localhost:5000/web2@{}", d('b')),
+            "<none>".into(),
+        ];
+        let reference = Reference::parse("localhost:5000/web").unwrap();
+        let found: Vec<_> = digests_in(&reference.repository, &have).collect();
+        assert_eq!(found, [Digest::parse(&d('a')).unwrap()]);
+    }
+}

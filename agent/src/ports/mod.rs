@@ -1,0 +1,315 @@
+//! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::image::{Digest, ImageId, Reference};
+
+/// The container engine, as far as an update needs it. Every call has a deadline of its own.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Asks whether the engine answers.
+    async fn ping(&self) -> Result<(), EngineError>;
+
+    /// All containers that belong to `members`, running or not, one-off containers left out, sorted by name.
+    async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
+
+    /// The local image that a reference or an ID names; `None` when there is none.
+    async fn image(&self, name: &str) -> Result<Option<Image>, EngineError>;
+
+    /// Fetches `reference` (which is pinned to a digest) and reports how far it is.
+    async fn pull(&self, reference: &Reference, progress: &watch::Sender<Pulled>) -> Result<(), EngineError>;
+
+    /// Lets the tag of `reference` name the image `id`.
+    async fn tag(&self, id: &ImageId, reference: &Reference) -> Result<(), EngineError>;
+
+    /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
+    async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
+
+    /// Makes sure that a container of this name exists on image `id` without ever being started, so that no
+    /// prune can take the image. It carries the label [`HOLD_LABEL`] with the project's name.
+    async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError>;
+
+    /// Names of all containers that carry [`HOLD_LABEL`] with this project's name.
+    async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError>;
+
+    /// Removes a container that is not running. One that is not there is fine.
+    async fn remove_anchor(&self, name: &str) -> Result<(), EngineError>;
+
+    /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
+    async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
+
+    /// Container events from now on. The stream ends when the connection does; it never waits for its reader's
+    /// work, so the reader must only read.
+    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+}
+
+/// Label of the containers that hold an image during a deployment; its value is the compose project.
+pub const HOLD_LABEL: &str = "evenkeel.hold";
+
+/// Which containers are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Members {
+    /// All of a compose project.
+    Project(String),
+    /// The one with this name.
+    Name(String),
+}
+
+/// What the engine could not do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// No answer at all: not running, connection broken, or too slow. Says nothing about the world.
+    #[error("container engine unavailable: {0}")]
+    Unavailable(String),
+    /// The thing that was named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The engine answered and refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl EngineError {
+    /// Whether the engine gave no answer, so that nothing is known.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, EngineError::Unavailable(_))
+    }
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pulled {
+    /// Bytes fetched so far.
+    pub bytes: u64,
+    /// Bytes to fetch as far as the engine has said; 0 while unknown.
+    pub total: u64,
+}
+
+/// A local image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Its ID.
+    pub id: ImageId,
+    /// `repository@digest` texts, as the engine keeps them.
+    pub repo_digests: Vec<String>,
+    /// Uncompressed size in bytes.
+    pub size: u64,
+}
+
+/// One container, as its inspection shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Container {
+    /// Full ID.
+    pub id: String,
+    /// Name without the leading slash.
+    pub name: String,
+    /// Compose service that it belongs to, empty outside compose.
+    pub compose_service: String,
+    /// Image reference that it was made from (`Config.Image`).
+    pub config_image: String,
+    /// Image that it runs on.
+    pub image: ImageId,
+    /// What it is doing.
+    pub state: State,
+    /// The runtime's own words, for example `Up 3 minutes (healthy)`.
+    pub status: String,
+    /// What its health check says; `None` without a health check. Only meaningful while running.
+    pub health: Option<HealthState>,
+    /// Last output of the health check, trimmed.
+    pub health_output: String,
+    /// How its health check is timed; `None` without one.
+    pub health_timing: Option<HealthTiming>,
+    /// Restarts by the engine's restart policy since it was last started by hand.
+    pub restart_count: u64,
+    /// When the main process was started last; `None` when never.
+    pub started_at: Option<Timestamp>,
+    /// Exit code of the last run; 0 while the first run goes on.
+    pub exit_code: i64,
+    /// Whether the kernel killed the last run for its memory use.
+    pub oom_killed: bool,
+    /// Why the engine could not start it.
+    pub error: String,
+    /// Whether the engine starts it again by itself (`always`, `unless-stopped`, `on-failure`).
+    pub restarts_itself: bool,
+    /// What is mounted.
+    pub mounts: Vec<evenkeel_common::wire::MountRecord>,
+}
+
+/// What a container is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Made, never started (or the start failed).
+    Created,
+    /// Its main process runs.
+    Running,
+    /// Its processes are frozen.
+    Paused,
+    /// Between two runs under its restart policy.
+    Restarting,
+    /// Being deleted.
+    Removing,
+    /// Its main process has ended.
+    Exited,
+    /// The engine could not delete it.
+    Dead,
+}
+
+impl State {
+    /// The engine's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Created => "created",
+            State::Running => "running",
+            State::Paused => "paused",
+            State::Restarting => "restarting",
+            State::Removing => "removing",
+            State::Exited => "exited",
+            State::Dead => "dead",
+        }
+    }
+}
+
+/// What a health check says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HealthState {
+    /// No verdict yet.
+    Starting,
+    /// Passing.
+    Healthy,
+    /// Failed as often as it may.
+    Unhealthy,
+}
+
+/// How a health check is timed, the engine's defaults filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HealthTiming {
+    /// Time in which failures do not count.
+    pub start_period: Duration,
+    /// Time between two probes.
+    pub interval: Duration,
+    /// Longest time of one probe.
+    pub timeout: Duration,
+    /// Failures in a row that make it unhealthy.
+    pub retries: u32,
+}
+
+impl HealthTiming {
+    /// Longest time that a good container may take to turn healthy (DECISIONS 4).
+    pub fn budget(&self) -> Duration {
+        self.start_period + self.interval * (self.retries + 1) + self.timeout
+    }
+}
+
+/// One event about a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEvent {
+    /// Engine's time in nanoseconds since the epoch.
+    pub time_nano: i64,
+    /// Full container ID.
+    pub id: String,
+    /// Container name.
+    pub name: String,
+    /// Compose project, empty outside compose.
+    pub project: String,
+    /// What happened.
+    pub what: Happening,
+}
+
+/// What happened to a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// Its main process was started.
+    Start,
+    /// A signal was sent through the engine's API.
+    Kill {
+        /// Signal number; `None` where the engine does not tell (podman).
+        signal: Option<i32>,
+    },
+    /// Its main process ended.
+    Die {
+        /// Exit code.
+        exit_code: i64,
+    },
+    /// A stop through the API is done.
+    Stop,
+    /// The kernel killed a process of it for its memory use.
+    Oom,
+    /// Its health check changed its mind.
+    Health(HealthState),
+    /// It was deleted.
+    Destroy,
+    /// Anything else (`create`, `rename`, `pause`, …).
+    Other(String),
+}
+
+/// Asks registries what a tag points at.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// The digest that the tag of `reference` has now, by one `HEAD` where the registry allows it.
+    /// While a registry is backed off from, the answer is its last error, without a request; `Urgency::Asked`
+    /// (a person waits) tries all the same unless the registry itself named a time (429).
+    async fn digest(&self, reference: &Reference, urgency: Urgency) -> Result<Digest, RegistryError>;
+
+    /// Fetches the manifest and hashes it: the digest that the content really has. Where a registry's header
+    /// differs, this is remembered and [`Registry::digest`] answers with the true one from then on.
+    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError>;
+}
+
+/// How much it matters to get a fresh answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// A poll cycle.
+    Routine,
+    /// A person, or an event, asked.
+    Asked,
+}
+
+/// Why a registry gave no digest. Texts are stable: the same fault gives the same text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RegistryError(pub String);
+
+/// Runs compose. One call at a time per project is the caller's business.
+#[async_trait]
+pub trait Compose: Send + Sync + 'static {
+    /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
+    /// container in the way. Returns what compose printed (the last 8 KiB).
+    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError>;
+}
+
+/// What `up` does with containers that need no change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recreate {
+    /// Leave them alone.
+    Changed,
+    /// Make all anew (`--force-recreate`).
+    All,
+}
+
+/// A compose project as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Project {
+    /// Its name (`-p`).
+    pub name: String,
+    /// Its files in order (`-f`).
+    pub files: Vec<PathBuf>,
+    /// File whose variables are added to compose's environment.
+    pub env_file: Option<PathBuf>,
+}
+
+/// Why compose did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct ComposeError {
+    /// One stable line: compose's last line, or what kept it from running.
+    pub cause: String,
+    /// What compose printed (the last 8 KiB).
+    pub output: String,
+}

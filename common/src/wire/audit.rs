@@ -1,0 +1,208 @@
+//! The audit entry (spec 2.7) and its vocabulary.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One notable thing that happened (spec 2.7; `machine` and `output` are additions).
+///
+/// Field order is wire order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditEntry {
+    /// When it happened, RFC 3339 UTC with millisecond precision.
+    #[schemars(with = "String")]
+    pub timestamp: Timestamp,
+    /// Which machine it happened on; empty until the entry leaves the machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
+    /// Configured service name, or `evenkeel` for the program itself.
+    pub service: String,
+    /// What happened.
+    pub event: Kind,
+    /// One sentence for people.
+    pub message: String,
+    /// How much it matters.
+    pub level: Level,
+    /// Digest that ran before, `sha256:<hex>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_digest: Option<String>,
+    /// Digest that runs now or was tried, `sha256:<hex>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_digest: Option<String>,
+    /// Name of the container it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Why, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Longer evidence: compose output, last log lines (at most 8 KiB).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
+}
+
+impl AuditEntry {
+    /// An entry with the five fields that are always there.
+    pub fn new(at: Timestamp, service: &str, event: Kind, level: Level, message: impl Into<String>) -> Self {
+        Self {
+            timestamp: at,
+            machine: String::new(),
+            service: service.to_owned(),
+            event,
+            message: message.into(),
+            level,
+            old_digest: None,
+            new_digest: None,
+            container: None,
+            reason: None,
+            output: String::new(),
+        }
+    }
+}
+
+/// Kind of an audit entry. The known kinds are constants; an entry from another program may carry any word.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Kind(Cow<'static, str>);
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        impl Kind {
+            $($(#[$doc])* pub const $name: Kind = Kind(Cow::Borrowed($text));)*
+
+            /// Every kind that these programs write, in the order of the documentation.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
+        }
+    };
+}
+
+kinds! {
+    /// The program, or a service, was started.
+    STARTED = "started";
+    /// The program is stopping.
+    SHUTDOWN = "shutdown";
+    /// A person asked for a check now.
+    MANUAL_TRIGGER = "manual_trigger";
+    /// A check that a person asked for found nothing to do.
+    CHECKED = "checked";
+    /// A check that a person asked for could not be made.
+    TRIGGER_FAILED = "trigger_failed";
+    /// A persistent fault began or changed.
+    ERROR = "error";
+    /// A persistent fault is over.
+    RECOVERED = "recovered";
+    /// The local image could not be resolved.
+    NOT_FOUND = "not_found";
+    /// A new image passed its probation.
+    UPDATED = "updated";
+    /// A new image failed and the old one is healthy again.
+    ROLLED_BACK = "rolled_back";
+    /// A new image failed and so did the way back.
+    ROLLBACK_FAILED = "rollback_failed";
+    /// The compose files changed and were applied.
+    COMPOSE_DRIFT = "compose_drift";
+    /// A redeployment that a person asked for is done.
+    FORCE_REDEPLOY = "force_redeploy";
+    /// A redeployment that a person asked for failed.
+    FORCE_REDEPLOY_FAILED = "force_redeploy_failed";
+    /// A block was lifted.
+    UNBLOCKED = "unblocked";
+    /// A container turned unhealthy.
+    UNHEALTHY = "unhealthy";
+    /// The healer restarts a container.
+    RESTARTING = "restarting";
+    /// A restart did not help.
+    RESTART_FAILED = "restart_failed";
+    /// A restart helped.
+    RESTARTED = "restarted";
+    /// The healer gave up.
+    EXHAUSTED = "exhausted";
+    /// A container turned healthy.
+    HEALTHY = "healthy";
+    /// A container died.
+    DIED = "died";
+    /// CPU or memory passed its threshold.
+    RESOURCE_ALERT = "resource_alert";
+    /// An unfinished deployment was taken up after a restart.
+    RESUMED = "resumed";
+    /// The configuration was read again and applied.
+    CONFIG_RELOADED = "config_reloaded";
+    /// The configuration was read again and refused.
+    CONFIG_REJECTED = "config_rejected";
+    /// The container engine stopped answering.
+    DAEMON_DOWN = "daemon_down";
+    /// The container engine answers again.
+    DAEMON_UP = "daemon_up";
+    /// An agent answers the warden again.
+    AGENT_ONLINE = "agent_online";
+    /// An agent stopped answering the warden.
+    AGENT_OFFLINE = "agent_offline";
+}
+
+impl Kind {
+    /// The word on the wire.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How much an entry matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Worth knowing.
+    Info,
+    /// Worth a look in daylight.
+    Warning,
+    /// Something does not work.
+    Error,
+    /// Someone must act.
+    Critical,
+}
+
+impl Level {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Info => "info",
+            Level::Warning => "warning",
+            Level::Error => "error",
+            Level::Critical => "critical",
+        }
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_fields_are_left_out_and_order_is_the_specs() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut entry = AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, "web is up to date");
+        entry.new_digest = Some("sha256:ab".into());
+        assert_eq!(
+            serde_json::to_string(&entry).unwrap(),
+            r#"{"timestamp":"2026-01-02T03:04:05Z","service":"web","event":"updated","message":"web is up to date","level":"info","new_digest":"sha256:ab"}"#
+        );
+    }
+
+    #[test]
+    fn an_unknown_kind_survives_the_round_trip() {
+        let kind: Kind = serde_json::from_str("\"from_elsewhere\"").unwrap();
+        assert_eq!(serde_json::to_string(&kind).unwrap(), "\"from_elsewhere\"");
+    }
+}

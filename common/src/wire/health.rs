@@ -1,0 +1,17 @@
+//! Answer of `GET /health` (spec 2.8).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `{"status":"ok"}` with 200, or `{"status":"unavailable","error":…}` with 503.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Health {
+    /// `ok` or `unavailable`.
+    pub status: String,
+    /// Why the container engine counts as unavailable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What is wrong in the configuration, each `<service>: <reason>`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config_warnings: Vec<String>,
+}

@@ -1,0 +1,52 @@
+//! Answers of the endpoints that change something (spec 2.8), and of every refusal.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Body of every answer that is an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorBody {
+    /// What was wrong and why.
+    pub error: String,
+}
+
+/// Answer of `POST /trigger` and `POST /trigger/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum TriggerReply {
+    /// A poll was started.
+    Triggered {
+        /// `all` or the service's name.
+        scope: String,
+    },
+    /// Nothing was started.
+    Skipped {
+        /// `auto_update is false` or `deploy in progress`.
+        reason: String,
+    },
+}
+
+/// Answer of `POST /redeploy/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum RedeployReply {
+    /// The redeployment was started.
+    Redeploying {
+        /// The service's name.
+        service: String,
+    },
+    /// Nothing was started.
+    Skipped {
+        /// `deploy in progress` or `no compose files configured`.
+        reason: String,
+    },
+}
+
+/// Answer of `POST /unblock/<name>` and `DELETE /blocked/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnblockReply {
+    /// `unblocked` or `not_blocked`.
+    pub status: String,
+    /// The service's name.
+    pub service: String,
+}
