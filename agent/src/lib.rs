@@ -3,3 +3,5 @@
 pub mod config;
 pub mod image;
 pub mod ports;
+pub mod service;
+pub mod text;
