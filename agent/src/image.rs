@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Host under which Docker Hub's images are known in references.
 pub const HUB: &str = "docker.io";
 
+/// Host of the tags that hold old images during a deployment. No registry can have this name.
+pub const HOLD_HOST: &str = "evenkeel.hold";
+
 /// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

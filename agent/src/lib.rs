@@ -1,7 +1,12 @@
 //! The agent: keeps container services up to date, proves every new image, goes back when it is bad.
 
 pub mod config;
+pub mod fleet;
 pub mod image;
 pub mod ports;
 pub mod service;
+pub mod tasks;
 pub mod text;
+
+/// Name under which the program itself appears in audit entries (DECISIONS 1).
+pub const PROGRAM: &str = "evenkeel";

@@ -32,7 +32,7 @@ use crate::config::ServiceConfig;
 use crate::image::Digest;
 use crate::ports::{Container, Happening, Members, Project, Recreate, State};
 
-use action::{Action, OldImage, Step};
+use action::{Action, OldImage};
 use compare::Verdict as Compared;
 use deploy::{Cause, Deployment, Move, Phase};
 use fact::{Answer, Ask, CheckFault, Fact, Observation, StepResult, StopTimes};
@@ -111,6 +111,8 @@ pub struct Service {
     checking: bool,
     redeploy_asked: bool,
     stepping: bool,
+    /// The engine broke off while a step was being done: its failure may not be the images'.
+    gap: bool,
     looking: bool,
     look_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
@@ -134,6 +136,7 @@ impl Service {
             checking: false,
             redeploy_asked: false,
             stepping: false,
+            gap: false,
             looking: false,
             look_at: Some(now),
             retry_at: None,
@@ -208,7 +211,7 @@ impl Service {
 
     /// A check is due (a poll cycle, or somebody asked). Whether one will follow.
     pub fn check(&mut self) -> bool {
-        if self.is_deploying() || !self.can_check() {
+        if self.is_deploying() || self.wanted.is_some() || !self.can_check() {
             return false;
         }
         self.check_due = true;
@@ -293,6 +296,7 @@ impl Service {
             }
             Fact::Event { at, id, what } => self.event(at, id, &what, now),
             Fact::EngineGap => {
+                self.gap = self.stepping;
                 self.look_at = Some(now);
                 self.interrupted(now);
             }
@@ -311,6 +315,7 @@ impl Service {
             self.retry_at = None;
             if let Some(step) = deployment.step(&project) {
                 self.stepping = true;
+                self.gap = false;
                 self.generation += 1;
                 return Some(Action::Step(step));
             }
@@ -331,6 +336,32 @@ impl Service {
             return Some(Action::Check { generation: self.generation, asked, settled });
         }
         self.next_look(now)
+    }
+
+    /// An action could not be begun after all (its journal could not be written): it is due as before.
+    pub fn take_back(&mut self, action: Action) {
+        match action {
+            Action::Check { asked, .. } => {
+                self.checking = false;
+                self.check_due = true;
+                self.check_asked |= asked;
+            }
+            Action::Look { .. } => {
+                self.looking = false;
+                self.look_at = Some(Timestamp::MIN);
+            }
+            Action::Step(_) => self.stepping = false,
+        }
+    }
+
+    /// Whether images are being fetched right now.
+    pub fn is_pulling(&self) -> bool {
+        self.stepping && self.durable.deployment.as_ref().is_some_and(|d| matches!(d.phase, Phase::Pull))
+    }
+
+    /// Whether a step is being done right now.
+    pub fn is_stepping(&self) -> bool {
+        self.stepping
     }
 
     fn next_look(&mut self, now: Timestamp) -> Option<Action> {
@@ -591,6 +622,10 @@ impl Service {
     fn stepped(&mut self, result: StepResult, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match (&mut deployment.phase, result) {
+            (Phase::Start | Phase::Undo { .. }, StepResult::Started { up: Err(error), .. }) if self.gap => {
+                tracing::warn!(service = self.config.name, "compose was cut off by the engine: {error}; trying again");
+                self.retry_at = Some(now + ENGINE_RETRY);
+            }
             (_, StepResult::EngineAway(text)) => {
                 tracing::warn!(
                     service = self.config.name,
