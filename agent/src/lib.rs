@@ -1,5 +1,6 @@
 //! The agent: keeps container services up to date, proves every new image, goes back when it is bad.
 
+pub mod audit;
 pub mod config;
 pub mod fleet;
 pub mod image;

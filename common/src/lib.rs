@@ -3,5 +3,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`wire`] | every type that is seen from outside |
+//! | [`clock`] | what time it is, settable in tests |
+//! | [`journal`] | the last entries and their live subscribers |
+//! | [`store`] | durable key/value state |
+//! | [`supervisor`] | named tasks, signals, stopping |
 
+pub mod clock;
+pub mod journal;
+pub mod store;
+pub mod supervisor;
 pub mod wire;
