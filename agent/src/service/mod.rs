@@ -623,7 +623,10 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match (&mut deployment.phase, result) {
             (Phase::Start | Phase::Undo { .. }, StepResult::Started { up: Err(error), .. }) if self.gap => {
-                tracing::warn!(service = self.config.name, "compose was cut off by the engine: {error}; trying again");
+                tracing::warn!(
+                    service = self.config.name,
+                    "compose was cut off by the engine: {error}; trying again"
+                );
                 self.retry_at = Some(now + ENGINE_RETRY);
             }
             (_, StepResult::EngineAway(text)) => {
@@ -948,6 +951,15 @@ impl Service {
         let surplus = self.durable.said.len().saturating_sub(KEEP_SAID);
         self.durable.said.drain(..surplus);
     }
+}
+
+/// Entries that were decided and made durable, but that a crash kept from being written: those among the last
+/// `said` that are not among the last `written`.
+pub fn unsaid(said: &[AuditEntry], written: &[AuditEntry]) -> Vec<AuditEntry> {
+    let same = |a: &AuditEntry, b: &AuditEntry| {
+        (a.timestamp, &a.service, &a.event, &a.message) == (b.timestamp, &b.service, &b.event, &b.message)
+    };
+    said.iter().filter(|entry| !written.iter().any(|other| same(entry, other))).cloned().collect()
 }
 
 fn names(moves: &[Move]) -> String {

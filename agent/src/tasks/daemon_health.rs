@@ -73,7 +73,8 @@ impl DaemonHealth {
         });
         let entry = match (was_down, error) {
             (false, Some(error)) => {
-                let message = "the container engine does not answer; nothing can be checked or healed until it does";
+                let message =
+                    "the container engine does not answer; nothing can be checked or healed until it does";
                 let mut entry =
                     AuditEntry::new(self.clock.now(), PROGRAM, Kind::DAEMON_DOWN, Level::Critical, message);
                 entry.reason = Some(error);

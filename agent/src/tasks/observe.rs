@@ -88,7 +88,8 @@ fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
     let mut ids: Vec<ImageId> = Vec::new();
     for container in containers {
         let lives = matches!(container.state, State::Running | State::Paused | State::Restarting);
-        let same = || Reference::parse(&container.config_image).is_ok_and(|made_from| made_from == *reference);
+        let same =
+            || Reference::parse(&container.config_image).is_ok_and(|made_from| made_from == *reference);
         if lives && same() && !ids.contains(&container.image) {
             ids.push(container.image.clone());
         }

@@ -52,7 +52,9 @@ async fn hold(
         match fetch_and_tag(engine, image, &tag, progress).await {
             Ok(id) => engine.anchor(&hold_name(project, &image.id), &id, project).await?,
             Err(error) if error.is_unavailable() => return Err(error),
-            Err(_) => missing.push(image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string)),
+            Err(_) => {
+                missing.push(image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string))
+            }
         }
     }
     Ok(StepResult::Held { missing })
@@ -86,7 +88,9 @@ async fn fetch(
     })?;
     let image = engine.image(&reference.to_string()).await?;
     image.map(|image| image.id).ok_or_else(|| {
-        EngineError::Refused(format!("pull of {reference} ended well, but the engine does not have the image"))
+        EngineError::Refused(format!(
+            "pull of {reference} ended well, but the engine does not have the image"
+        ))
     })
 }
 

@@ -198,7 +198,9 @@ impl Worker {
                 return;
             }
             self.take_lease();
-            let Some(action) = self.service.next(self.world.clock.now(), self.lease.is_some()) else { return };
+            let Some(action) = self.service.next(self.world.clock.now(), self.lease.is_some()) else {
+                return;
+            };
             // Write down before doing: `next` may have changed the journal.
             if !self.save().await {
                 self.service.take_back(action);
@@ -374,7 +376,10 @@ impl Worker {
             return Some(SAVE_RETRY);
         }
         let until = |at: Timestamp| at.duration_since(self.world.clock.now());
-        let due = self.service.wake_at(self.lease.is_some()).map(|at| Duration::try_from(until(at)).unwrap_or_default());
+        let due = self
+            .service
+            .wake_at(self.lease.is_some())
+            .map(|at| Duration::try_from(until(at)).unwrap_or_default());
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }
 }
