@@ -138,8 +138,12 @@ impl Findings {
     /// Takes the faults at this place and inside it out: whoever calls it leaves that part of the file out
     /// instead of stopping.
     pub fn take_faults(&mut self, at: &KeyPath) -> Vec<Finding> {
-        let paths: Vec<KeyPath> =
-            self.faults.range(at..).map(|(path, _)| path.clone()).take_while(|path| path.is_under(at)).collect();
+        let paths: Vec<KeyPath> = self
+            .faults
+            .range(at..)
+            .map(|(path, _)| path.clone())
+            .take_while(|path| path.is_under(at))
+            .collect();
         let take = |at: KeyPath| self.faults.remove(&at).map(|what| Finding { at, what });
         paths.into_iter().filter_map(take).collect()
     }

@@ -13,8 +13,25 @@ use super::{Findings, KeyPath, did_you_mean, quote};
 
 /// Keywords that are checked here, or that say nothing about what is allowed.
 const KEYWORDS: &[&str] = &[
-    "$schema", "additionalProperties", "anyOf", "const", "default", "description", "enum", "examples", "format",
-    "items", "maximum", "minLength", "minimum", "oneOf", "pattern", "properties", "required", "title", "type",
+    "$schema",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "default",
+    "description",
+    "enum",
+    "examples",
+    "format",
+    "items",
+    "maximum",
+    "minLength",
+    "minimum",
+    "oneOf",
+    "pattern",
+    "properties",
+    "required",
+    "title",
+    "type",
     "writeOnly",
 ];
 
@@ -67,7 +84,12 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
     }
 }
 
-fn check_members(schema: &Value, at: &KeyPath, members: Map<String, Value>, findings: &mut Findings) -> Value {
+fn check_members(
+    schema: &Value,
+    at: &KeyPath,
+    members: Map<String, Value>,
+    findings: &mut Findings,
+) -> Value {
     let none = Map::new();
     let known = schema["properties"].as_object().unwrap_or(&none);
     let mut kept = Map::new();
@@ -108,7 +130,8 @@ fn fault(schema: &Value, expected: Option<&str>, value: &Value) -> Option<String
         (Some("integer" | "number"), Value::Number(number)) if in_range(number) => None,
         (Some("integer" | "number"), Value::Number(number)) => Some(format!("{number} is out of range")),
         (Some("string"), Value::String(text)) => {
-            let short = schema["minLength"].as_u64().is_some_and(|least| (text.chars().count() as u64) < least);
+            let short =
+                schema["minLength"].as_u64().is_some_and(|least| (text.chars().count() as u64) < least);
             short.then(|| "is empty".to_owned())
         }
         (Some("boolean"), Value::Bool(_)) | (None, _) => None,
@@ -185,9 +208,8 @@ fn kind(schema: &Value) -> Option<&str> {
 fn words(schema: &Value) -> impl Iterator<Item = &str> {
     let plain = schema["enum"].as_array().into_iter().flatten();
     let described = schema["oneOf"].as_array().into_iter().flatten();
-    let groups = described.flat_map(|one| {
-        one["enum"].as_array().into_iter().flatten().chain(std::iter::once(&one["const"]))
-    });
+    let groups = described
+        .flat_map(|one| one["enum"].as_array().into_iter().flatten().chain(std::iter::once(&one["const"])));
     plain.chain(groups).filter_map(Value::as_str)
 }
 
