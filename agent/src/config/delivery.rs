@@ -19,20 +19,12 @@ pub(super) fn notifications(
     findings: &mut Findings,
 ) -> NotificationsConfig {
     let at = KeyPath::of("notifications");
-    let discord = file.discord.and_then(|file| {
-        let at = at.key("discord");
-        let channel = discord(file, &at, env, findings);
-        unless_broken(channel, &at, "discord is off", findings)
-    });
-    let smtp = file.smtp.and_then(|file| {
-        let at = at.key("smtp");
-        let channel = smtp(file, &at, env, findings);
-        unless_broken(channel, &at, "smtp is off", findings)
-    });
-    for name in ["discord", "smtp"] {
-        // Where the channel itself has a wrong type there is nothing above to find it.
-        unless_broken((), &at.key(name), &format!("{name} is off"), findings);
-    }
+    let place = at.key("discord");
+    let discord = file.discord.map(|file| discord(file, &place, env, findings));
+    let discord = unless_broken(discord, &place, "discord is off", findings).flatten();
+    let place = at.key("smtp");
+    let smtp = file.smtp.map(|file| smtp(file, &place, env, findings));
+    let smtp = unless_broken(smtp, &place, "smtp is off", findings).flatten();
     let mut names = HashSet::new();
     let mut webhooks = Vec::new();
     for (n, file) in file.webhooks.into_iter().enumerate() {
@@ -47,7 +39,8 @@ pub(super) fn notifications(
         }
         webhooks.extend(unless_broken(channel, &at, "this webhook is off", findings));
     }
-    unless_broken((), &at.key("webhooks"), "all webhooks are off", findings);
+    let webhooks =
+        unless_broken(webhooks, &at.key("webhooks"), "all webhooks are off", findings).unwrap_or_default();
     NotificationsConfig { discord, smtp, webhooks }
 }
 
@@ -163,10 +156,13 @@ fn filter(
 
 /// The text with its variables replaced; nothing and a fault when that cannot be done.
 fn expanded(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
-    expand(text.expose(), env).map(Secret::new).unwrap_or_else(|error| {
-        findings.fault(at, error.to_string());
-        Secret::default()
-    })
+    match expand(text.expose(), env) {
+        Ok(text) => Secret::new(text),
+        Err(error) => {
+            findings.fault(at, error.to_string());
+            Secret::default()
+        }
+    }
 }
 
 /// An expanded text that is a URL. It is never shown: such URLs hold tokens.

@@ -2,7 +2,8 @@
 //! Schema's descriptions.
 //!
 //! What breaks a type or range is reported and taken out before these types are made, so every field has a
-//! default, and an element of an array that was wrong is `None` in its place.
+//! default (so `required` has to be said to the schema), and an element of an array that was wrong is `None` in
+//! its place.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +115,7 @@ pub(super) struct AuditFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct StateFile {
-    /// Absolute path of the folder for durable state; empty for $STATE_DIRECTORY, else /var/lib/evenkeel.
+    /// Absolute path of the folder for durable state; empty for $`STATE_DIRECTORY`, else /var/lib/evenkeel.
     pub(super) path: String,
 }
 
@@ -122,7 +123,7 @@ pub(super) struct StateFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct MonitorFile {
-    /// Seconds between two measurements; without it that of registry.poll_interval.
+    /// Seconds between two measurements; without it that of `registry.poll_interval`.
     #[schemars(range(min = 1, max = 86400))]
     pub(super) stats_interval: Option<u64>,
 }
@@ -134,7 +135,7 @@ pub(super) struct DockerHealthFile {
     /// Seconds between two checks.
     #[schemars(range(min = 5, max = 3600))]
     pub(super) check_interval: u64,
-    /// Seconds that one check may take; less than check_interval.
+    /// Seconds that one check may take; less than `check_interval`.
     #[schemars(range(min = 1, max = 30))]
     pub(super) timeout: u64,
 }
@@ -161,9 +162,10 @@ pub(super) struct NotificationsFile {
 /// `notifications.discord`
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["webhook_url"]))]
 pub(super) struct DiscordFile {
     /// The channel's webhook URL; $NAME and ${NAME} are taken from the environment.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) webhook_url: Secret,
     /// Entries below this level are not sent.
     pub(super) min_level: Option<Level>,
@@ -175,18 +177,19 @@ pub(super) struct DiscordFile {
 /// `notifications.smtp`
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["host", "port", "from", "to"]))]
 pub(super) struct SmtpFile {
     /// Mail server.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) host: String,
     /// Its port.
-    #[schemars(required, range(min = 1, max = 65535))]
+    #[schemars(range(min = 1, max = 65535))]
     pub(super) port: u16,
     /// Sender.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) from: String,
     /// Receiver.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) to: String,
     /// Login name; $NAME and ${NAME} are taken from the environment. Without it there is no login.
     pub(super) username: String,
@@ -204,19 +207,20 @@ pub(super) struct SmtpFile {
 /// One of `notifications.webhooks`
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name", "url", "method"]))]
 pub(super) struct WebhookFile {
     /// Unique name.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) name: String,
     /// Address; $NAME and ${NAME} are taken from the environment.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) url: Secret,
     /// HTTP method, for example POST.
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(super) method: String,
     /// Headers; $NAME and ${NAME} in values are taken from the environment.
     pub(super) headers: BTreeMap<String, Secret>,
-    /// Template of the body, with the fields service, event, message, reason, old_digest, new_digest, container,
+    /// Template of the body, with the fields service, event, message, reason, `old_digest`, `new_digest`, container,
     /// timestamp, level, machine.
     pub(super) body: Option<String>,
     /// Entries below this level are not sent.
@@ -241,21 +245,22 @@ pub(super) struct PushFile {
 /// One of `services`
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name"]))]
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct ServiceFile {
     /// Unique name, used in API paths, metric labels, notifications.
-    #[schemars(required, regex(pattern = "^[a-zA-Z0-9_.-]{1,64}$"))]
+    #[schemars(regex(pattern = "^[a-zA-Z0-9_.-]{1,64}$"))]
     pub(super) name: String,
-    /// Image references; needed for auto_update.
+    /// Image references; needed for `auto_update`.
     #[schemars(with = "Vec<String>")]
     pub(super) images: Items<String>,
     /// Neither validated nor monitored: only the healer refers to it.
     pub(super) silent: bool,
-    /// Absolute paths, applied in order; needed for auto_update.
+    /// Absolute paths, applied in order; needed for `auto_update`.
     #[schemars(with = "Vec<String>")]
     pub(super) compose_files: Items<String>,
-    /// Compose project name (letters, digits, _ and -, at most 64); needed for auto_update.
+    /// Compose project name (letters, digits, _ and -, at most 64); needed for `auto_update`.
     pub(super) compose_project: String,
     /// Container whose events are matched where there is no compose project.
     pub(super) container_name: String,

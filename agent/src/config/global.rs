@@ -53,14 +53,11 @@ fn registry_host(url: &str) -> Option<String> {
 /// `api`: addresses are `host:port`, the port is 1-65535 (the rule that the spec words as api.port).
 pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     let addresses = KeyPath::of("api.address");
-    if file.address.is_empty() {
-        findings.fault(&addresses, "is an empty array; allowed: at least one \"host:port\"");
-    }
     let mut taken = HashSet::new();
     for (n, text) in file.address.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?))) {
         let at = addresses.index(n);
         match listen_address(text) {
-            Err(why) => findings.fault(&at, format!("{}: {why}; allowed: host:port, where host is an IP address (v6 in brackets), localhost, or empty for all interfaces, and port is 1 to 65535", quote(text))),
+            Err(why) => findings.fault(&at, format!("{} {why}; allowed: host:port, where host is an IP address (v6 in brackets), localhost, or empty for all interfaces, and port is 1 to 65535", quote(text))),
             Ok(address) if !taken.insert(address) => {
                 findings.fault(&at, format!("{} stands there more than once; allowed: each address once", quote(text)));
             }

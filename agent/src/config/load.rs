@@ -50,11 +50,13 @@ impl fmt::Display for ConfigFaults {
 
 impl std::error::Error for ConfigFaults {}
 
+type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
+
 /// Where the configuration comes from, so that it can be read again (SIGHUP).
 #[derive(Clone)]
 pub struct ConfigSource {
     path: PathBuf,
-    env: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    env: Arc<SharedEnv>,
 }
 
 impl ConfigSource {

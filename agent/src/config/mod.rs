@@ -199,6 +199,8 @@ pub struct PushConfig {
 
 /// One service that passed its rules.
 #[derive(Debug, Clone, PartialEq)]
+// These are the flags of the specification.
+#[allow(clippy::struct_excessive_bools)]
 pub struct ServiceConfig {
     /// Unique name.
     pub name: String,

@@ -23,12 +23,10 @@ pub(super) fn services(
     let mut passed = Vec::new();
     for (n, file) in files.into_iter().enumerate() {
         let at = KeyPath::of("services").index(n);
-        // Rule 7: silent skips all these rules. The name is not among them: it stands in paths and labels.
         let file = file.unwrap_or_default();
-        if file.silent {
-            check_name(n, &file, &at, &mut names, findings);
-        } else {
-            check_name(n, &file, &at, &mut names, findings);
+        check_name(n, &file, &at, &mut names, findings);
+        // Rule 7: silent skips all these rules. The name is not among them: it stands in paths and labels.
+        if !file.silent {
             check_images(&file, registry_host, &at, findings);
             for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6] {
                 rule(&file, &at, findings);
@@ -84,7 +82,7 @@ fn check_images(file: &ServiceFile, registry_host: &str, at: &KeyPath, findings:
     }
 }
 
-/// Rule 1: auto_update requires at least one image, at least one compose file, and compose_project.
+/// Rule 1: `auto_update` requires at least one image, at least one compose file, and `compose_project`.
 fn rule_1(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if !file.auto_update {
         return;
@@ -100,7 +98,7 @@ fn rule_1(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 2: auto_heal requires compose_project or container_name.
+/// Rule 2: `auto_heal` requires `compose_project` or `container_name`.
 fn rule_2(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let named = !file.compose_project.is_empty() || !file.container_name.is_empty();
     let faulty =
@@ -135,7 +133,7 @@ fn rule_3(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 4: compose_project matches `^[a-zA-Z0-9_-]{1,64}$`.
+/// Rule 4: `compose_project` matches `^[a-zA-Z0-9_-]{1,64}$`.
 fn rule_4(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if !file.compose_project.is_empty() && !is_word(&file.compose_project, b"_-") {
         let what =
@@ -144,7 +142,7 @@ fn rule_4(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 5: env_file is absolute and exists (and is a file: what cannot be read as one would fail every deploy).
+/// Rule 5: `env_file` is absolute and exists (and is a file: what cannot be read as one would fail every deploy).
 fn rule_5(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let text = &file.env_file;
     if text.is_empty() {
