@@ -1,6 +1,8 @@
 //! The agent: keeps container services up to date, proves every new image, goes back when it is bad.
 
+pub mod app;
 pub mod audit;
+pub mod cli;
 pub mod config;
 pub mod fleet;
 pub mod image;

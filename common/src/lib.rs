@@ -2,6 +2,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`config`] | reading a configuration file, every fault at once |
+//! | [`secret`] | texts that are used but never printed |
 //! | [`wire`] | every type that is seen from outside |
 //! | [`clock`] | what time it is, settable in tests |
 //! | [`journal`] | the last entries and their live subscribers |
@@ -9,7 +11,9 @@
 //! | [`supervisor`] | named tasks, signals, stopping |
 
 pub mod clock;
+pub mod config;
 pub mod journal;
+pub mod secret;
 pub mod store;
 pub mod supervisor;
 pub mod wire;

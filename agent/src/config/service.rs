@@ -1,0 +1,254 @@
+//! Rules 1-7 of a service (spec 2.9), one function a rule. A service that breaks one is left out, with the reason
+//! as a warning; the others go on.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel_common::config::{Findings, KeyPath, quote};
+
+use super::file::{Items, ServiceFile};
+use super::{ConfiguredImage, ServiceConfig};
+use crate::image::Reference;
+
+/// All services that pass, in the file's order.
+pub(super) fn services(
+    files: Items<ServiceFile>,
+    registry_host: &str,
+    findings: &mut Findings,
+) -> Vec<ServiceConfig> {
+    let mut names = HashMap::new();
+    let mut passed = Vec::new();
+    for (n, file) in files.into_iter().enumerate() {
+        let at = KeyPath::of("services").index(n);
+        let file = file.unwrap_or_default();
+        check_name(n, &file, &at, &mut names, findings);
+        // Rule 7: silent skips all these rules. The name is not among them: it stands in paths and labels.
+        if !file.silent {
+            check_images(&file, registry_host, &at, findings);
+            for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6] {
+                rule(&file, &at, findings);
+            }
+        }
+        let faults = findings.take_faults(&at);
+        if faults.is_empty() {
+            if !file.silent {
+                warn(&file, &at, findings);
+            }
+            passed.push(checked(file, registry_host, &at, findings));
+        }
+        for fault in faults {
+            findings.warn(&fault.at, format!("{} (service skipped)", fault.what));
+        }
+    }
+    passed
+}
+
+/// `^[a-zA-Z0-9_.-]{1,64}$` (DECISIONS 2).
+pub(super) fn name_is_valid(name: &str) -> bool {
+    is_word(name, b"_.-")
+}
+
+fn is_word(text: &str, besides: &[u8]) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || besides.contains(&b))
+}
+
+/// The name is usable in paths, and nobody before has it (DECISIONS 2).
+fn check_name(
+    n: usize,
+    file: &ServiceFile,
+    at: &KeyPath,
+    names: &mut HashMap<String, usize>,
+    findings: &mut Findings,
+) {
+    if !name_is_valid(&file.name) {
+        let what = format!("{}; allowed: 1 to 64 letters, digits, \"_\", \".\" and \"-\"", quote(&file.name));
+        findings.fault(&at.key("name"), what);
+    } else if let Some(first) = names.get(&file.name) {
+        findings.fault(&at.key("name"), format!("services[{n}] has the name of services[{first}]"));
+    } else {
+        names.insert(file.name.clone(), n);
+    }
+}
+
+/// Every image is a reference.
+fn check_images(file: &ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut Findings) {
+    for (place, text) in given(&file.images, &at.key("images")) {
+        if let Err(error) = Reference::parse_in(text, registry_host) {
+            findings.fault(&place, format!("{}: {error}", quote(text)));
+        }
+    }
+}
+
+/// Rule 1: `auto_update` requires at least one image, at least one compose file, and `compose_project`.
+fn rule_1(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    if !file.auto_update {
+        return;
+    }
+    if file.images.is_empty() {
+        findings.fault(&at.key("images"), "auto_update needs at least one image");
+    }
+    if file.compose_files.is_empty() {
+        findings.fault(&at.key("compose_files"), "auto_update needs at least one compose file");
+    }
+    if file.compose_project.is_empty() {
+        findings.fault(&at.key("compose_project"), "auto_update needs a compose project");
+    }
+}
+
+/// Rule 2: `auto_heal` requires `compose_project` or `container_name`.
+fn rule_2(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    let named = !file.compose_project.is_empty() || !file.container_name.is_empty();
+    let faulty =
+        findings.is_faulty(&at.key("compose_project")) || findings.is_faulty(&at.key("container_name"));
+    if file.auto_heal && !named && !faulty {
+        findings.fault(&at.key("auto_heal"), "needs compose_project or container_name");
+    }
+}
+
+/// Rule 3: compose files are absolute, exist, and are regular files. Only looked at, never opened: opening a FIFO
+/// waits. Only the file itself must not be a symlink; a folder above it may well be one.
+fn rule_3(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    for (place, text) in given(&file.compose_files, &at.key("compose_files")) {
+        let wrong = if text.starts_with('/') {
+            match fs::symlink_metadata(text) {
+                Ok(found) if found.is_file() => None,
+                Ok(found) => Some(format!("is {}", name_of(found.file_type()))),
+                Err(error) => Some(reason(&error)),
+            }
+        } else {
+            Some("is not absolute".to_owned())
+        };
+        if let Some(wrong) = wrong {
+            findings.fault(
+                &place,
+                format!(
+                    "{} {wrong}; allowed: the absolute path of a regular file, not of a link to one",
+                    quote(text)
+                ),
+            );
+        }
+    }
+}
+
+/// Rule 4: `compose_project` matches `^[a-zA-Z0-9_-]{1,64}$`.
+fn rule_4(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    if !file.compose_project.is_empty() && !is_word(&file.compose_project, b"_-") {
+        let what =
+            format!("{}; allowed: 1 to 64 letters, digits, \"_\" and \"-\"", quote(&file.compose_project));
+        findings.fault(&at.key("compose_project"), what);
+    }
+}
+
+/// Rule 5: `env_file` is absolute and exists (and is a file: what cannot be read as one would fail every deploy).
+fn rule_5(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    let text = &file.env_file;
+    if text.is_empty() {
+        return;
+    }
+    let wrong = if text.starts_with('/') {
+        match fs::metadata(text) {
+            Ok(found) if found.is_file() => None,
+            Ok(found) => Some(format!("is {}", name_of(found.file_type()))),
+            Err(error) => Some(reason(&error)),
+        }
+    } else {
+        Some("is not absolute".to_owned())
+    };
+    if let Some(wrong) = wrong {
+        let what = format!("{} {wrong}; allowed: the absolute path of a file that exists", quote(text));
+        findings.fault(&at.key("env_file"), what);
+    }
+}
+
+/// Rule 6: any path that contains `..` is rejected.
+fn rule_6(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    let files = given(&file.compose_files, &at.key("compose_files"));
+    let env_file = (at.key("env_file"), file.env_file.as_str());
+    for (place, text) in files.into_iter().chain([env_file]) {
+        if text.contains("..") {
+            findings.fault(&place, format!("{} contains \"..\"; allowed: a path without it", quote(text)));
+        }
+    }
+}
+
+/// What is allowed and yet will not work, or is not safe.
+fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    let project = &file.compose_project;
+    let compose_takes_it =
+        !project.starts_with(['-', '_']) && !project.bytes().any(|b| b.is_ascii_uppercase());
+    if !compose_takes_it {
+        findings.warn(&at.key("compose_project"), format!("{} will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first", quote(project)));
+    }
+    let can_deploy = !project.is_empty() && !file.compose_files.is_empty();
+    for (key, on) in [("auto_start", file.auto_start), ("compose_watch", file.compose_watch)] {
+        if on && !can_deploy {
+            findings.warn(&at.key(key), "has no effect without compose_project and compose_files");
+        }
+    }
+    for (place, text) in given(&file.compose_files, &at.key("compose_files")) {
+        let mode = fs::symlink_metadata(text).map_or(0, |found| found.permissions().mode());
+        if mode & 0o022 != 0 {
+            findings.warn(&place, format!("{} can be changed by others than its owner (mode {:04o}); who can change it controls this machine", quote(text), mode & 0o7777));
+        }
+    }
+}
+
+/// The checked values. A silent service may have anything in it: what cannot be used is left away.
+fn checked(file: ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut Findings) -> ServiceConfig {
+    let mut images: Vec<ConfiguredImage> = Vec::new();
+    for (place, text) in given(&file.images, &at.key("images")) {
+        let Ok(reference) = Reference::parse_in(text, registry_host) else { continue };
+        match images.iter().find(|image| image.reference == reference) {
+            Some(twin) => findings.warn(
+                &place,
+                format!("{} is the same image as {} and counts once", quote(text), quote(&twin.text)),
+            ),
+            None => images.push(ConfiguredImage { text: text.to_owned(), reference }),
+        }
+    }
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    ServiceConfig {
+        name: file.name,
+        images,
+        silent: file.silent,
+        compose_files: file.compose_files.into_iter().flatten().map(PathBuf::from).collect(),
+        compose_project: some(file.compose_project),
+        container_name: some(file.container_name),
+        env_file: some(file.env_file).map(PathBuf::from),
+        auto_update: file.auto_update,
+        auto_start: file.auto_start,
+        auto_heal: file.auto_heal,
+        compose_watch: file.compose_watch,
+        cpu_threshold: file.cpu_threshold,
+        memory_threshold: file.memory_threshold,
+        health_grace: Duration::from_secs(file.health_grace),
+        heal_cooldown: Duration::from_secs(file.heal_cooldown),
+        heal_max_restarts: file.heal_max_restarts,
+    }
+}
+
+/// The texts of an array with their places.
+fn given<'a>(items: &'a Items<String>, at: &KeyPath) -> Vec<(KeyPath, &'a str)> {
+    items.iter().enumerate().filter_map(|(n, text)| Some((at.index(n), text.as_deref()?))).collect()
+}
+
+fn name_of(kind: fs::FileType) -> &'static str {
+    match () {
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
+}
+
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "does not exist".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "cannot be looked at: permission denied".to_owned(),
+        _ => format!("cannot be looked at: {error}"),
+    }
+}
