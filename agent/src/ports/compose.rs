@@ -173,7 +173,9 @@ impl Compose for ComposeCli {
             .and_then(|file| file.parent())
             .ok_or_else(|| silent("no compose files configured".to_owned()))?;
         let variables = match &project.env_file {
-            Some(path) => env_file::read(path).await.map_err(|error| silent(error.to_string()))?,
+            Some(path) => {
+                env_file::read(path, &self.environment).await.map_err(|error| silent(error.to_string()))?
+            }
             None => Vec::new(),
         };
         let deadline = Instant::now() + self.limit;

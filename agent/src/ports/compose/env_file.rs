@@ -1,6 +1,7 @@
 //! Variables from an env file by compose's own rules, for the child alone (never for our process).
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// No honest env file is larger; a device or a mistake would be.
@@ -17,8 +18,12 @@ pub(super) enum EnvFileError {
     Line { path: PathBuf, line: usize, reason: String },
 }
 
-/// Reads and parses the file at `path`.
-pub(super) async fn read(path: &Path) -> Result<Vec<(String, String)>, EnvFileError> {
+/// Reads and parses the file at `path`. As with compose itself, what `environment` has wins over the file where a
+/// value refers to a variable.
+pub(super) async fn read(
+    path: &Path,
+    environment: &[(OsString, OsString)],
+) -> Result<Vec<(String, String)>, EnvFileError> {
     let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
     let failed = |error: std::io::Error| fault(error.kind().to_string());
     let meta = tokio::fs::metadata(path).await.map_err(failed)?;
@@ -31,7 +36,15 @@ pub(super) async fn read(path: &Path) -> Result<Vec<(String, String)>, EnvFileEr
     }
     let text = tokio::fs::read(path).await.map_err(failed)?;
     let text = String::from_utf8(text).map_err(|_| fault("not UTF-8 text".to_owned()))?;
-    parse(&text).map_err(|(line, reason)| EnvFileError::Line { path: path.to_owned(), line, reason })
+    let outside = |name: &str| {
+        let (_, value) = environment.iter().find(|(known, _)| known == name)?;
+        value.to_str().map(str::to_owned)
+    };
+    parse(&text, &outside).map_err(|(line, reason)| EnvFileError::Line {
+        path: path.to_owned(),
+        line,
+        reason,
+    })
 }
 
 /// Values never appear in reasons: they are secrets as a rule.
@@ -39,9 +52,9 @@ type Fault = (usize, String);
 
 /// `KEY=value` or `KEY: value`, `export` before it, comments, both kinds of quotes (also over several lines),
 /// `$NAME` and `${NAME}` with defaults. A key alone asks for what the environment has, so it adds nothing.
-fn parse(text: &str) -> Result<Vec<(String, String)>, Fault> {
+fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fault> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut found = Found::default();
+    let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new() };
     let mut rest = text;
     let line_at = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
     loop {
@@ -77,10 +90,6 @@ fn parse(text: &str) -> Result<Vec<(String, String)>, Fault> {
             Some(quote @ ('"' | '\'')) => {
                 let (inner, after) =
                     quoted(&value[1..], quote).ok_or_else(|| fault("the quote is not closed"))?;
-                let trailing = after.split('\n').next().unwrap_or_default().trim();
-                if !trailing.is_empty() && !trailing.starts_with('#') {
-                    return Err(fault("there is text after the closing quote"));
-                }
                 if quote == '"' {
                     (found.substitute(&unescape(&inner), 0).map_err(|reason| (line, reason))?, after)
                 } else {
@@ -148,14 +157,17 @@ fn unescape(text: &str) -> String {
     out
 }
 
+/// Reads a variable of the environment.
+type Outside<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
 /// Variables so far.
-#[derive(Default)]
-struct Found {
+struct Found<'a> {
+    outside: &'a Outside<'a>,
     in_order: Vec<(String, String)>,
     place: HashMap<String, usize>,
 }
 
-impl Found {
+impl Found<'_> {
     fn add(&mut self, key: &str, value: String) {
         if let Some(at) = self.place.get(key) {
             self.in_order[*at].1 = value;
@@ -165,11 +177,11 @@ impl Found {
         }
     }
 
-    fn get(&self, key: &str) -> Option<&str> {
-        self.place.get(key).map(|at| self.in_order[*at].1.as_str())
+    fn get(&self, key: &str) -> Option<String> {
+        (self.outside)(key).or_else(|| self.place.get(key).map(|at| self.in_order[*at].1.clone()))
     }
 
-    /// Puts in variables that stand further up in the file.
+    /// Puts in variables of the environment and from further up in the file. A dollar that starts no name is one.
     fn substitute(&self, text: &str, depth: u32) -> Result<String, String> {
         if depth > MAX_DEPTH {
             return Err("too many ${…} inside each other".to_owned());
@@ -189,9 +201,9 @@ impl Found {
             } else {
                 let name = name_at(rest);
                 if name.is_empty() {
-                    return Err("a $ must be followed by a name; write $$ for a plain one".to_owned());
+                    out.push('$');
                 }
-                out.push_str(self.get(name).unwrap_or_default());
+                out.push_str(&self.get(name).unwrap_or_default());
                 rest = &rest[name.len()..];
             }
         }
@@ -213,12 +225,12 @@ impl Found {
         // With a colon an empty value counts as none.
         let value = self.get(name).filter(|value| !(strict && value.is_empty()));
         if operator.is_empty() && !strict {
-            return Ok(value.unwrap_or_default().to_owned());
+            return Ok(value.unwrap_or_default());
         }
         let (sign, word) = operator.split_at_checked(1).ok_or("a ${…} is not complete")?;
         match (sign, value) {
             ("-", None) | ("+", Some(_)) => self.substitute(word, depth + 1),
-            ("-" | "?", Some(value)) => Ok(value.to_owned()),
+            ("-" | "?", Some(value)) => Ok(value),
             ("+", None) => Ok(String::new()),
             ("?", None) => Err(format!("{name} has no value: {}", self.substitute(word, depth + 1)?)),
             _ => {
@@ -260,7 +272,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Vec<(String, String)> {
-        parse(text).unwrap()
+        parse(text, &|_| None).unwrap()
     }
 
     fn one(text: &str) -> String {
@@ -268,7 +280,7 @@ mod tests {
     }
 
     fn fault(text: &str) -> Fault {
-        parse(text).unwrap_err()
+        parse(text, &|_| None).unwrap_err()
     }
 
     #[test]
@@ -297,6 +309,9 @@ mod tests {
         assert_eq!(one("E=\nB=${E:-d}${E-d}${N-${E:-deep}}"), "ddeep");
         assert_eq!(one("A=x\nB=${A:+set}${N+unset}"), "set");
         assert_eq!(one("A=x\nA=${A}y"), "xy");
+        assert_eq!(one("A=p$!w$1$"), "p$!w$1$", "a password");
+        let outside = |name: &str| (name == "HOME").then(|| "/root".to_owned());
+        assert_eq!(parse("HOME=/x\nA=$HOME", &outside).unwrap()[1].1, "/root", "as compose does");
     }
 
     #[test]
@@ -305,8 +320,7 @@ mod tests {
             ("A=1\nB C=2", 2, "a name may only have"),
             ("A=1\n\n=2", 3, "name is missing"),
             ("A=1\nB=\"secret\nC=3", 2, "not closed"),
-            ("A='1' secret", 1, "after the closing quote"),
-            ("A=secret$", 1, "write $$"),
+            ("A='1' secret x", 1, "a name may only have"),
             ("A=${secret", 1, "not closed"),
             ("A=${B:?needed}", 1, "B has no value: needed"),
             ("A=${B!x}", 1, "means nothing"),
@@ -329,9 +343,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_a_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let error = read(folder.path()).await.unwrap_err().to_string();
+        let error = read(folder.path(), &[]).await.unwrap_err().to_string();
         assert!(error.ends_with(": not a regular file"), "{error}");
-        let error = read(&folder.path().join("none")).await.unwrap_err().to_string();
+        let error = read(&folder.path().join("none"), &[]).await.unwrap_err().to_string();
         assert!(error.contains("none: ") && error.contains("not found"), "{error}");
     }
 }
