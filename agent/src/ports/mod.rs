@@ -1,5 +1,9 @@
 //! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
 
+pub mod compose;
+pub mod engine;
+mod text;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
