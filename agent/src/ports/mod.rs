@@ -1,5 +1,7 @@
 //! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
 
+pub mod registry;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
