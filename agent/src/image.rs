@@ -35,6 +35,15 @@ impl Digest {
         Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))))
     }
 
+    /// Whether this is the digest of `content`, by its own algorithm.
+    pub fn is_of(&self, content: &[u8]) -> bool {
+        use sha2::Digest as _;
+        match self.0.split_once(':') {
+            Some(("sha512", hex)) => hex::encode(sha2::Sha512::digest(content)) == hex,
+            _ => *self == Self::of(content),
+        }
+    }
+
     /// The text, algorithm included.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -123,7 +132,7 @@ pub enum ReferenceError {
     )]
     Tag(String),
     /// The host breaks the grammar.
-    #[error("\"{0}\" is not a registry host (host or host:port)")]
+    #[error("\"{0}\" is not a registry host (a name with a dot, name:port, or localhost)")]
     Host(String),
 }
 
@@ -151,7 +160,8 @@ impl Reference {
             Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
             _ => (rest, None),
         };
-        if !host_is_valid(host) {
+        // A home like `registry` would be read back as a folder of Docker Hub; it must come as `registry:80`.
+        if !is_host(host) || !host_is_valid(host) {
             return Err(ReferenceError::Host(clip(host)));
         }
         let host = if host == "index.docker.io" { HUB } else { host };
@@ -251,7 +261,11 @@ fn host_is_valid(host: &str) -> bool {
                 })
         }
     };
-    name_ok && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+    // Digits only: `parse` alone would take `+80`.
+    let port_ok = |port: &str| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    name_ok && port.is_none_or(port_ok)
 }
 
 fn path_is_valid(path: &str) -> bool {
@@ -336,6 +350,41 @@ mod tests {
         }
         let long = "a".repeat(100_000);
         assert!(Reference::parse(&long).unwrap_err().to_string().len() < 400);
+    }
+
+    #[test]
+    fn hosts_and_ports_follow_the_grammar() {
+        for text in
+            ["a:+80/x", "a:0/x", "a:65536/x", "a:/x", ":80/x", "-a.b/x", "a..b/x", "[::g]:1/x", "a_b.c/x"]
+        {
+            assert!(matches!(Reference::parse(text), Err(ReferenceError::Host(_))), "{text}");
+        }
+        assert!(matches!(Reference::parse_in("x", "registry"), Err(ReferenceError::Host(_))));
+        assert_eq!(Reference::parse_in("x", "registry:80").unwrap().to_string(), "registry:80/x:latest");
+    }
+
+    #[test]
+    fn a_reference_reads_back_as_itself() {
+        for text in
+            ["x", "a/b:1", "localhost/x", "localhost:5000/a/b:T1", "[::1]:5000/x", "ghcr.io/a/b:1.2-x_y"]
+        {
+            let reference = Reference::parse(text).unwrap();
+            assert_eq!(Reference::parse(&reference.to_string()), Ok(reference), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_digest_knows_its_content_by_its_own_algorithm() {
+        let sha512 = {
+            use sha2::Digest as _;
+            Digest::parse(&format!("sha512:{}", hex::encode(sha2::Sha512::digest(b"content")))).unwrap()
+        };
+        assert!(sha512.is_of(b"content") && !sha512.is_of(b"other"));
+        assert!(Digest::of(b"content").is_of(b"content") && !Digest::of(b"content").is_of(b"other"));
+        for text in ["sha256:", "sha512:aa", "SHA256:aa", "md5:aa", ""] {
+            assert!(Digest::parse(text).is_err(), "{text}");
+        }
+        assert!(Digest::parse(&format!("sha256:{}", "A".repeat(64))).is_err(), "digests are lower case");
     }
 
     #[test]

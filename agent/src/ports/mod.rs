@@ -3,6 +3,7 @@
 pub mod compose;
 pub mod engine;
 mod text;
+pub mod registry;
 
 use std::path::PathBuf;
 use std::time::Duration;
