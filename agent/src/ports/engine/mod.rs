@@ -387,3 +387,6 @@ fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
         done => done,
     }
 }
+
+#[cfg(test)]
+mod tests;
