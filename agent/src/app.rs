@@ -61,7 +61,8 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
     let variable = |name: &str| std::env::var(name).ok();
     let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
-    let endpoint = Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
+    let endpoint =
+        Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
     let credentials = Arc::new(Credentials::from_env());
     let engine: Arc<dyn Engine> = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
     let registry: Arc<dyn Registry> =
@@ -179,7 +180,8 @@ async fn restore(store: &dyn Store, name: &str, warnings: &mut Vec<String>) -> D
     match serde_json::from_slice(&row) {
         Ok(durable) => durable,
         Err(error) => {
-            let warning = format!("{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}");
+            let warning =
+                format!("{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}");
             tracing::error!("{warning}");
             warnings.push(warning);
             if let Err(error) = store.put(&format!("damaged/{name}"), row).await {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use evenkeel_common::telemetry;
 
 use crate::app;
 use crate::config::{Config, ConfigFaults, ConfigSource};
@@ -40,6 +41,16 @@ pub enum LogFormat {
     Json,
 }
 
+impl From<LogFormat> for telemetry::LogFormat {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Auto => Self::Auto,
+            LogFormat::Plain => Self::Plain,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
 /// Keeps container services up to date, proves every new image, goes back when it is bad
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel-agent", version)]
@@ -66,10 +77,11 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::from(EXIT_CONFIG)
         }
         Ok(config) => {
+            telemetry::init(args.log_format.into(), args.verbose);
             for warning in &config.warnings {
                 tracing::warn!("configuration: {warning}");
             }
-            match app::run(config, source) {
+            match app::run(config, &source) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     say(format_args!("evenkeel: {error:#}"));

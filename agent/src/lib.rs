@@ -5,6 +5,7 @@ pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod fleet;
+pub mod http;
 pub mod image;
 pub mod ports;
 pub mod service;

@@ -12,8 +12,10 @@
 
 pub mod clock;
 pub mod config;
+pub mod http;
 pub mod journal;
 pub mod secret;
 pub mod store;
 pub mod supervisor;
+pub mod telemetry;
 pub mod wire;

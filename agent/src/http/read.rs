@@ -43,7 +43,10 @@ pub(super) async fn audit(api: Api, request: Request) -> Response {
         // Digits only, but more than fit: that is over the maximum, too.
         Some(Err(_)) if request.query.get("limit").is_some_and(|text| is_huge(text)) => AUDIT_MAX,
         Some(_) => {
-            return error(StatusCode::BAD_REQUEST, format!("limit must be a positive integer (at most {AUDIT_MAX})"));
+            return error(
+                StatusCode::BAD_REQUEST,
+                format!("limit must be a positive integer (at most {AUDIT_MAX})"),
+            );
         }
     };
     let Some(path) = api.audit_path else { return json(StatusCode::OK, &Vec::<AuditEntry>::new()) };
@@ -61,8 +64,11 @@ fn is_huge(text: &str) -> bool {
 
 pub(super) async fn health(api: Api, _: Request) -> Response {
     let error = api.engine.borrow().error.clone();
-    let (code, status) =
-        if error.is_some() { (StatusCode::SERVICE_UNAVAILABLE, "unavailable") } else { (StatusCode::OK, "ok") };
+    let (code, status) = if error.is_some() {
+        (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+    } else {
+        (StatusCode::OK, "ok")
+    };
     let config_warnings = api.config_warnings.as_ref().clone();
     json(code, &Health { status: status.to_owned(), error, config_warnings })
 }

@@ -2,8 +2,9 @@
 
 pub mod compose;
 pub mod engine;
-mod text;
+mod login;
 pub mod registry;
+mod text;
 
 use std::path::PathBuf;
 use std::time::Duration;
