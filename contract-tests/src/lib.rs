@@ -1,1 +1,39 @@
-//! placeholder
+//! Harness of the contract tests: whole programs against a real engine and a real registry.
+//!
+//! Everything here is blocking on purpose: a test is one thread that reads from top to bottom. Waits are on a
+//! state, with a deadline, and say what they saw last. Whatever a test makes carries the label
+//! [`LABEL`] or a name that begins with [`PREFIX`]; it is removed on drop, and swept by `dist/test.sh`.
+
+mod agent;
+mod engine;
+mod http;
+mod image;
+mod project;
+mod proxy;
+mod registry;
+mod wait;
+mod world;
+
+pub use agent::{Agent, Kill, LogLine};
+pub use engine::{ContainerView, Engine, PrivateEngine};
+pub use http::{Reply, request};
+pub use image::{Health, Image, Shape};
+pub use project::Project;
+pub use proxy::{Fault, Proxy};
+pub use registry::{Pushed, Registry};
+pub use wait::wait_for;
+pub use world::World;
+
+/// Label of everything that tests make.
+pub const LABEL: &str = "evenkeel.test";
+
+/// Beginning of the names of projects and folders that tests make.
+pub const PREFIX: &str = "ektest-";
+
+/// A name that no other test, now or earlier, has used.
+pub fn unique_name(about: &str) -> String {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's hasher keys are random per process.
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    format!("{PREFIX}{about}-{:08x}", random & 0xffff_ffff)
+}

@@ -1,0 +1,408 @@
+//! The agent under test: a process, its log, its API.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use evenkeel_common::wire::{AuditEntry, Kind, RedeployReply, ServiceStatus, StatusReport, TriggerReply};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::{Reply, request, wait_for};
+
+/// How long an agent may take for anything that is not a deployment.
+const SOON: Duration = Duration::from_secs(20);
+
+/// When to kill the agent.
+#[derive(Debug, Clone)]
+pub struct Kill {
+    /// At the log line about this journal step.
+    pub step: String,
+    /// So long after the line.
+    pub after: Duration,
+    /// Whether the compose process that it started dies with it.
+    pub compose_too: bool,
+}
+
+/// One line of the agent's log, colours taken out.
+#[derive(Debug, Clone)]
+pub struct LogLine(pub String);
+
+impl LogLine {
+    /// The journal step that this line is about.
+    pub fn step(&self) -> Option<&str> {
+        let rest = self.0.split_once("journaled")?.1.split_once("step=")?.1;
+        rest.split_whitespace().next().map(|word| word.trim_matches('"'))
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<LogLine>>,
+    kill: Mutex<Option<Kill>>,
+}
+
+impl Log {
+    fn lines(&self) -> Vec<LogLine> {
+        self.lines.lock().expect("no reader panics with the lock").clone()
+    }
+}
+
+/// A running (or killed) agent.
+pub struct Agent {
+    folder: PathBuf,
+    config: Value,
+    environment: Vec<(String, String)>,
+    child: Child,
+    address: String,
+    log: Arc<Log>,
+}
+
+impl Agent {
+    /// Starts the agent with this configuration; its files are in `folder`. The keys `api`, `audit` and
+    /// `state` are filled in where they are absent.
+    pub fn start(folder: &Path, mut config: Value, environment: &[(&str, &str)]) -> Self {
+        let keys = config.as_object_mut().expect("the configuration is an object");
+        keys.entry("audit").or_insert_with(|| json!({ "path": folder.join("audit.jsonl") }));
+        keys.entry("state").or_insert_with(|| json!({ "path": folder.join("state") }));
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let log = Arc::new(Log::default());
+        let (child, address) = spawn(folder, &config, &environment, &log);
+        Self { folder: folder.to_owned(), config, environment, child, address, log }
+    }
+
+    /// `host:port` of its API.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its log so far, over restarts.
+    pub fn log(&self) -> Vec<LogLine> {
+        self.log.lines()
+    }
+
+    /// Its journal steps so far, over restarts.
+    pub fn steps(&self) -> Vec<String> {
+        self.log().iter().filter_map(|line| line.step().map(str::to_owned)).collect()
+    }
+
+    // --- API ---------------------------------------------------------------------------------------------
+
+    /// Asks its API.
+    pub fn try_ask(&self, method: &str, path: &str) -> Result<Reply, String> {
+        request(&self.address, method, path, &[], &[]).map_err(|error| error.to_string())
+    }
+
+    /// Asks its API, which must answer.
+    #[track_caller]
+    pub fn ask(&self, method: &str, path: &str) -> Reply {
+        match self.try_ask(method, path) {
+            Ok(reply) => reply,
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+
+    #[track_caller]
+    fn read<T: for<'de> serde::Deserialize<'de>>(&self, method: &str, path: &str) -> T {
+        let reply = self.ask(method, path);
+        assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text());
+        match serde_json::from_slice(&reply.body) {
+            Ok(value) => value,
+            Err(error) => panic!("{method} {path}: {error} in {}", reply.text()),
+        }
+    }
+
+    /// `GET /status`
+    #[track_caller]
+    pub fn status(&self) -> StatusReport {
+        self.read("GET", "/status")
+    }
+
+    /// `GET /status/<name>`
+    #[track_caller]
+    pub fn service(&self, name: &str) -> ServiceStatus {
+        self.read("GET", &format!("/status/{name}"))
+    }
+
+    /// `GET /blocked`, `/not-found` or `/errored`
+    #[track_caller]
+    pub fn map(&self, path: &str) -> BTreeMap<String, String> {
+        self.read("GET", path)
+    }
+
+    /// `GET /blocked`
+    #[track_caller]
+    pub fn blocked(&self) -> BTreeMap<String, String> {
+        self.map("/blocked")
+    }
+
+    /// `GET /errored`
+    #[track_caller]
+    pub fn errored(&self) -> BTreeMap<String, String> {
+        self.map("/errored")
+    }
+
+    /// `GET /audit`, oldest first.
+    #[track_caller]
+    pub fn audit(&self) -> Vec<AuditEntry> {
+        let mut entries: Vec<AuditEntry> = self.read("GET", "/audit?limit=500");
+        entries.reverse();
+        entries
+    }
+
+    /// The audit entries of one kind, oldest first.
+    #[track_caller]
+    pub fn entries(&self, kind: &Kind) -> Vec<AuditEntry> {
+        self.audit().into_iter().filter(|entry| entry.event == *kind).collect()
+    }
+
+    /// `POST /trigger/<name>`, and waits until that check has been made.
+    #[track_caller]
+    pub fn check(&self, name: &str) {
+        let before = self.status().poll_count;
+        let reply: TriggerReply = self.read("POST", &format!("/trigger/{name}"));
+        assert_eq!(reply, TriggerReply::Triggered { scope: name.to_owned() });
+        wait_for(Duration::from_mins(1), "the check to be made", || {
+            let status = self.status();
+            if status.poll_count > before { Ok(()) } else { Err(format!("{status:?}")) }
+        });
+    }
+
+    /// `POST /trigger/<name>`, without waiting.
+    #[track_caller]
+    pub fn trigger(&self, name: &str) -> TriggerReply {
+        self.read("POST", &format!("/trigger/{name}"))
+    }
+
+    /// `POST /redeploy/<name>`
+    #[track_caller]
+    pub fn redeploy(&self, name: &str) -> RedeployReply {
+        self.read("POST", &format!("/redeploy/{name}"))
+    }
+
+    /// `POST /unblock/<name>`; the status word of the answer.
+    #[track_caller]
+    pub fn unblock(&self, name: &str) -> String {
+        let reply: Value = self.read("POST", &format!("/unblock/{name}"));
+        reply["status"].as_str().unwrap_or_default().to_owned()
+    }
+
+    // --- waiting -----------------------------------------------------------------------------------------
+
+    /// Waits until it has made its first round of checks.
+    #[track_caller]
+    pub fn wait_first_poll(&self) {
+        wait_for(Duration::from_mins(1), "the first poll", || match self.try_ask("GET", "/status") {
+            Ok(reply) if reply.json()["poll_count"].as_u64() > Some(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+
+    /// Waits for the `nth` audit entry of a kind (counted from 1).
+    #[track_caller]
+    pub fn wait_entry(&self, timeout: Duration, kind: &Kind, nth: usize) -> AuditEntry {
+        wait_for(timeout, &format!("audit entry {nth} of kind {kind}"), || {
+            match self.entries(kind).into_iter().nth(nth - 1) {
+                Some(entry) => Ok(entry),
+                None => Err(format!("audit {:#?}\nstatus {:#?}", self.audit(), self.status())),
+            }
+        })
+    }
+
+    /// Waits until no deployment runs and a round of checks found nothing to do.
+    #[track_caller]
+    pub fn wait_idle(&self, name: &str, timeout: Duration) {
+        wait_for(timeout, "the service to be at rest", || {
+            let service = self.service(name);
+            if service.deploying || service.last_check.is_none() {
+                Err(format!("{service:?}"))
+            } else {
+                Ok(())
+            }
+        });
+    }
+
+    // --- life --------------------------------------------------------------------------------------------
+
+    /// Kills it at the next log line about a journal step.
+    pub fn kill_at(&self, kill: Kill) {
+        *self.log.kill.lock().expect("no reader panics with the lock") = Some(kill);
+    }
+
+    /// Waits until its process has ended.
+    #[track_caller]
+    pub fn wait_end(&mut self, timeout: Duration) -> ExitStatus {
+        let log = self.log.clone();
+        wait_for(timeout, "the agent to end", || match self.child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            other => Err(format!("{other:?}; steps {:?}", steps_of(&log))),
+        })
+    }
+
+    /// SIGKILL. `compose_too`: the compose process that it started dies with it.
+    pub fn kill9(&mut self, compose_too: bool) {
+        kill_now(self.child.id(), compose_too);
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, and waits for the end.
+    #[track_caller]
+    pub fn terminate(&mut self) -> ExitStatus {
+        if let Some(pid) = pid_of(self.child.id()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        self.wait_end(Duration::from_mins(1))
+    }
+
+    /// Starts it again after its end, on the same files.
+    pub fn restart(&mut self) {
+        *self.log.kill.lock().expect("no reader panics with the lock") = None;
+        let (child, address) = spawn(&self.folder, &self.config, &self.environment, &self.log);
+        self.child = child;
+        self.address = address;
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill9(true);
+        }
+        if std::thread::panicking() {
+            let lines = self.log();
+            eprintln!("--- the agent's last lines");
+            for LogLine(line) in &lines[lines.len().saturating_sub(60)..] {
+                eprintln!("{line}");
+            }
+            eprintln!("---");
+        }
+    }
+}
+
+fn steps_of(log: &Log) -> Vec<String> {
+    log.lines().iter().filter_map(|line| line.step().map(str::to_owned)).collect()
+}
+
+/// The agent's program: `$EVENKEEL_AGENT_BIN`, or the one that was built beside this test.
+pub(crate) fn program() -> PathBuf {
+    if let Some(path) = std::env::var_os("EVENKEEL_AGENT_BIN") {
+        return PathBuf::from(path);
+    }
+    // A test's own program is target/<profile>/deps/<name>.
+    let own = std::env::current_exe().expect("a running program has a path");
+    let path = own.ancestors().nth(2).expect("it lies in target/<profile>/deps").join("evenkeel-agent");
+    assert!(
+        path.is_file(),
+        "{} is missing: run 'cargo build --workspace --bins --tests' first",
+        path.display()
+    );
+    path
+}
+
+fn spawn(folder: &Path, config: &Value, environment: &[(String, String)], log: &Arc<Log>) -> (Child, String) {
+    for _ in 0..5 {
+        // Free when it was asked for; where another test takes it first, the agent ends and we ask again.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = port.expect("a port is free").to_string();
+        let mut config = config.clone();
+        config["api"]["address"] = json!([address]);
+        let path = folder.join("config.json");
+        std::fs::write(&path, config.to_string()).expect("the configuration can be written");
+        let mut child = Command::new(program())
+            .arg("--config")
+            .arg(&path)
+            .env_remove("DOCKER_CONTEXT")
+            .env("RUST_LOG", "info")
+            .env("NO_COLOR", "1")
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the agent's program can be run");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let (pid, log) = (child.id(), log.clone());
+        std::thread::spawn(move || read_log(stderr, pid, &log));
+        let began = Instant::now();
+        loop {
+            if request(&address, "GET", "/health", &[], &[]).is_ok() {
+                return (child, address);
+            }
+            if matches!(child.try_wait(), Ok(Some(_))) || began.elapsed() > SOON {
+                let _ = child.kill();
+                let _ = child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    // The reader may still be busy with the last lines.
+    std::thread::sleep(Duration::from_millis(200));
+    panic!("the agent does not start; its log: {:#?}", log.lines());
+}
+
+fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
+    for line in BufReader::new(stderr).lines() {
+        let Ok(line) = line else { return };
+        let line = LogLine(without_colours(&line));
+        let kill = {
+            let mut armed = log.kill.lock().expect("no test panics with the lock");
+            armed.take_if(|kill| line.step() == Some(&kill.step))
+        };
+        log.lines.lock().expect("no test panics with the lock").push(line);
+        if let Some(kill) = kill {
+            std::thread::sleep(kill.after);
+            kill_now(pid, kill.compose_too);
+        }
+    }
+}
+
+fn without_colours(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        if character == '\u{1b}' {
+            // A colour code ends with its first letter.
+            for code in characters.by_ref() {
+                if code.is_ascii_alphabetic() {
+                    break;
+                }
+            }
+        } else {
+            text.push(character);
+        }
+    }
+    text
+}
+
+fn pid_of(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+fn kill_now(pid: u32, compose_too: bool) {
+    let children = if compose_too { descendants(pid) } else { Vec::new() };
+    for pid in std::iter::once(pid).chain(children) {
+        if let Some(pid) = pid_of(pid) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// All processes that `pid` started, and those that they started.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return found };
+    for task in tasks.flatten() {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            found.push(child);
+            found.extend(descendants(child));
+        }
+    }
+    found
+}

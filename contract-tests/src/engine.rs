@@ -1,0 +1,332 @@
+//! The container engine as these tests see it: through its API, apart from the agent's own client.
+
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::http::{Reply, request_unix};
+use crate::image::layer;
+use crate::{Image, LABEL, PREFIX, Registry, wait_for};
+
+/// An engine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    socket: PathBuf,
+}
+
+/// A container, as far as tests look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerView {
+    /// Full ID.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Compose service.
+    pub service: String,
+    /// Label of the image's behaviour.
+    pub version: String,
+    /// ID of the image that it runs on.
+    pub image: String,
+    /// For example `running`.
+    pub state: String,
+    /// Health word, empty without a health check.
+    pub health: String,
+    /// When it was started last.
+    pub started_at: String,
+}
+
+impl Engine {
+    /// The machine's engine. Fails with what to run where none answers.
+    pub fn of_this_machine() -> Self {
+        let host = std::env::var("DOCKER_HOST").unwrap_or_default();
+        let socket = match host.strip_prefix("unix://") {
+            Some(path) => PathBuf::from(path),
+            None if host.is_empty() => PathBuf::from("/var/run/docker.sock"),
+            None => panic!("these tests use the engine's unix socket, but DOCKER_HOST is {host}"),
+        };
+        let engine = Self { socket };
+        if let Err(error) = engine.try_get("/_ping") {
+            panic!(
+                "no container engine at {}: run dist/test.sh, or dist/scripts/bring-up.sh first ({error})",
+                engine.socket.display()
+            );
+        }
+        engine
+    }
+
+    /// Value of `DOCKER_HOST` for it.
+    pub fn host(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    /// `docker` with arguments, on this engine.
+    pub fn cli(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("docker");
+        command.args(arguments).env("DOCKER_HOST", self.host()).env_remove("DOCKER_CONTEXT");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `docker` and gives what it printed. Panics where it fails.
+    #[track_caller]
+    pub fn docker(&self, arguments: &[&str]) -> String {
+        let output = self.cli(arguments).output().expect("docker can be run");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "docker {arguments:?}: {errors}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    fn try_get(&self, path: &str) -> Result<Reply, String> {
+        match request_unix(&self.socket, "GET", path, &[], &[]) {
+            Ok(reply) if reply.status < 500 => Ok(reply),
+            Ok(reply) => Err(reply.text()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads from the engine's API. Panics where the engine does not answer.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Value {
+        match self.try_get(path) {
+            Ok(reply) => reply.json(),
+            Err(error) => panic!("GET {path} from the engine: {error}"),
+        }
+    }
+
+    fn labelled(&self, label: &str) -> Vec<Value> {
+        let filters = format!(r#"{{"label":["{label}"]}}"#);
+        let filters = filters.bytes().fold(String::new(), |text, byte| format!("{text}%{byte:02X}"));
+        match self.get(&format!("/containers/json?all=1&filters={filters}")) {
+            Value::Array(list) => list,
+            other => panic!("the engine lists no containers: {other}"),
+        }
+    }
+
+    /// All containers of a compose project, sorted by name.
+    pub fn containers(&self, project: &str) -> Vec<ContainerView> {
+        let listed = self.labelled(&format!("com.docker.compose.project={project}"));
+        let mut views: Vec<ContainerView> = listed
+            .iter()
+            .map(|item| self.get(&format!("/containers/{}/json", text(&item["Id"]))))
+            // One that was removed in between is no longer there.
+            .filter(|one| one["Id"].is_string())
+            .map(|one| ContainerView {
+                id: text(&one["Id"]),
+                name: text(&one["Name"]).trim_start_matches('/').to_owned(),
+                service: text(&one["Config"]["Labels"]["com.docker.compose.service"]),
+                version: text(&one["Config"]["Labels"]["evenkeel.version"]),
+                image: text(&one["Image"]),
+                state: text(&one["State"]["Status"]),
+                health: text(&one["State"]["Health"]["Status"]),
+                started_at: text(&one["State"]["StartedAt"]),
+            })
+            .collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// Names of the containers by which an agent holds images of this project.
+    pub fn holds(&self, project: &str) -> Vec<String> {
+        self.labelled(&format!("evenkeel.hold={project}")).iter().map(|one| text(&one["Names"][0])).collect()
+    }
+
+    /// All tags of the images that belong to `owner`.
+    pub fn tags(&self, owner: &str) -> Vec<String> {
+        let Value::Array(images) = self.get("/images/json") else { panic!("the engine lists no images") };
+        images
+            .iter()
+            .filter(|image| image["Labels"][LABEL] == owner)
+            .filter_map(|image| image["RepoTags"].as_array())
+            .flatten()
+            .map(text)
+            .filter(|tag| tag != "<none>:<none>")
+            .collect()
+    }
+
+    /// ID of the image that a name stands for.
+    pub fn image_id(&self, name: &str) -> Option<String> {
+        self.get(&format!("/images/{name}/json"))["Id"].as_str().map(str::to_owned)
+    }
+
+    /// Makes an image on this engine, as `docker build` would: it has a tag, but no registry knows it.
+    #[track_caller]
+    pub fn build(&self, name: &str, image: &Image, owner: &str) {
+        let changes = image.import_changes(owner);
+        let mut arguments = vec!["import"];
+        for change in &changes {
+            arguments.extend(["-c", change]);
+        }
+        arguments.extend(["-", name]);
+        let mut child = self
+            .cli(&arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("docker can be run");
+        child.stdin.take().expect("stdin is piped").write_all(layer()).expect("docker import reads");
+        assert!(child.wait().expect("docker import ends").success(), "docker import {name} failed");
+    }
+
+    /// Removes everything of a project: containers, holds, images.
+    pub(crate) fn remove_all(&self, project: &str) {
+        if self.try_get("/_ping").is_err() {
+            return;
+        }
+        let mut containers: Vec<String> = self.containers(project).into_iter().map(|view| view.id).collect();
+        containers.extend(self.holds(project).iter().map(|name| name.trim_start_matches('/').to_owned()));
+        if !containers.is_empty() {
+            let _ = self.cli(&["rm", "-fv"]).args(&containers).output();
+        }
+        let filter = format!("label={LABEL}={project}");
+        let listed = self.cli(&["images", "-q", "--no-trunc", "--filter", &filter]).output();
+        let mut images: Vec<String> = listed
+            .map(|output| String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+            .unwrap_or_default();
+        images.sort();
+        images.dedup();
+        if !images.is_empty() {
+            let _ = self.cli(&["rmi", "-f"]).args(&images).output();
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// An engine of one test's own, which it may prune, kill and start again.
+///
+/// It lives in the network of the registry's container: `dockerd` takes away the default bridge of the network
+/// that it runs in, and that of the machine belongs to the machine's engine.
+pub struct PrivateEngine {
+    network: String,
+    folder: TempDir,
+    daemon: Option<Child>,
+}
+
+impl PrivateEngine {
+    /// Starts it beside a [`Registry::start_for_private_engine`]. Its containers have no network.
+    pub fn start(registry: &Registry) -> Self {
+        let path = format!("/containers/{}/json", registry.container());
+        let pid = Engine::of_this_machine().get(&path)["State"]["Pid"].as_u64().unwrap_or_default();
+        assert_ne!(pid, 0, "the registry's container runs");
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}engine-"))
+            .tempdir()
+            .expect("a temporary folder can be made");
+        let mut engine = Self { network: format!("/proc/{pid}/ns/net"), folder, daemon: None };
+        engine.run();
+        engine
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        Engine { socket: self.path("docker.sock") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts the daemon (again), and waits until it answers.
+    pub fn run(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("log"))
+            .expect("the engine's log can be opened");
+        let path = |name: &str| self.path(name).display().to_string();
+        // The namespace keeps it apart where a containerd of the system serves several engines.
+        let space = self.folder.path().file_name().expect("it has a name").to_string_lossy().into_owned();
+        // It gets SIGTERM when the thread of this test ends, however it ends.
+        let mut command = as_root("nsenter");
+        command
+            .arg(format!("--net={}", self.network))
+            .args(["setpriv", "--pdeathsig", "TERM", "dockerd", "--bridge=none", "--iptables=false"])
+            .args(["--ip-forward=false", "--ip-masq=false", "--shutdown-timeout=3"])
+            .args(["--containerd-namespace", &space, "--containerd-plugins-namespace", &format!("{space}-p")])
+            .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
+            .args(["--pidfile", &path("docker.pid"), "--host", &self.engine().host()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file handle can be copied"))
+            .stderr(log);
+        self.daemon = Some(command.spawn().expect("dockerd can be started (run dist/scripts/bring-up.sh)"));
+        let engine = self.engine();
+        let log = self.path("log");
+        wait_for(Duration::from_mins(1), "the private engine to answer", || {
+            engine.try_get("/_ping").map(|_| ()).map_err(|error| format!("{error}\n{}", tail_of(&log)))
+        });
+    }
+
+    /// Ends the daemon with a signal (`TERM` or `KILL`), and waits until it is gone.
+    pub fn end(&mut self, signal: &str) {
+        let Some(mut daemon) = self.daemon.take() else { return };
+        let pid = std::fs::read_to_string(self.path("docker.pid")).unwrap_or_default();
+        let _ = as_root("kill").args([format!("-{signal}"), pid.trim().to_owned()]).status();
+        let _ = daemon.wait();
+        if signal == "KILL" {
+            // Its containerd dies with it; a next daemon that still finds its process ID would wait for it.
+            let pidfile = self.path("exec/containerd/containerd.pid");
+            let pid = std::fs::read_to_string(&pidfile).unwrap_or_default();
+            let _ = as_root("kill").args(["-KILL", pid.trim()]).stderr(Stdio::null()).status();
+            let _ = as_root("rm").arg("-f").args([pidfile, self.path("docker.pid")]).status();
+        }
+        let socket = self.path("docker.sock");
+        if std::fs::symlink_metadata(&socket).is_ok_and(|meta| meta.file_type().is_socket()) {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+impl Drop for PrivateEngine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- private engine\n{}", tail_of(&self.path("log")));
+        }
+        if self.daemon.is_some() {
+            let engine = self.engine();
+            let ids = engine.cli(&["ps", "-aq"]).output().map(|out| out.stdout).unwrap_or_default();
+            let ids = String::from_utf8_lossy(&ids).into_owned();
+            if !ids.trim().is_empty() {
+                let _ = engine.cli(&["rm", "-fv"]).args(ids.split_whitespace()).output();
+            }
+            self.end("TERM");
+        }
+        let script = r#"
+            for cmdline in /proc/[0-9]*/cmdline; do
+                if tr '\0' ' ' <"$cmdline" 2>/dev/null | grep -q "containerd-shim.*$0"; then
+                    shim="${cmdline%/cmdline}"
+                    kill -KILL $(cat "$shim"/task/*/children) "${shim#/proc/}"
+                fi
+            done
+            while read -r _ mount _; do
+                case "$mount" in "$0"/*) umount -l "$mount" ;; esac
+            done </proc/mounts
+            rm -rf -- "$0/data" "$0/exec"
+        "#;
+        // What a killed daemon leaves: containers with their shims, and mounts. All of it belongs to root.
+        let mut command = as_root("sh");
+        let _ = command.args(["-c", script]).arg(self.folder.path()).stderr(Stdio::null()).status();
+    }
+}
+
+fn as_root(program: &str) -> Command {
+    if rustix::process::geteuid().is_root() {
+        Command::new(program)
+    } else {
+        let mut command = Command::new("sudo");
+        command.args(["-n", program]);
+        command
+    }
+}
+
+fn tail_of(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}

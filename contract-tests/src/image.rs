@@ -1,0 +1,263 @@
+//! Images with a known behaviour, made byte by byte: one layer with a static busybox, and a configuration.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::LABEL;
+
+/// The kinds of manifest that a tag may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Docker manifest, version 2 schema 2.
+    Docker,
+    /// OCI manifest.
+    Oci,
+    /// OCI index with one OCI manifest.
+    OciIndex,
+    /// Docker manifest list with one Docker manifest.
+    DockerList,
+}
+
+/// A health check.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// Shell command.
+    pub command: String,
+    /// Time in which failures do not count.
+    pub start_period: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Longest time of a probe. Generous, because a busy machine is slow to start a process in a container.
+    pub timeout: Duration,
+    /// Failures in a row that make it unhealthy.
+    pub retries: u32,
+}
+
+impl Health {
+    /// A check each second.
+    pub fn every_second(command: &str, retries: u32) -> Self {
+        Self {
+            command: command.to_owned(),
+            start_period: Duration::ZERO,
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(3),
+            retries,
+        }
+    }
+}
+
+/// What a container of this image does.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// Told apart by this; the container carries it as label `evenkeel.version`.
+    pub version: String,
+    /// What the container runs.
+    pub command: Vec<String>,
+    /// Its health check, if it has one.
+    pub health: Option<Health>,
+}
+
+/// Runs until it is asked to end, and then ends at once.
+const SERVE: &str = "trap 'exit 0' TERM INT; sleep 86400 & wait";
+
+impl Image {
+    fn shell(version: &str, script: &str) -> Self {
+        Self {
+            version: version.to_owned(),
+            command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            health: None,
+        }
+    }
+
+    /// Adds a health check.
+    #[must_use]
+    pub fn with_health(mut self, health: Health) -> Self {
+        self.health = Some(health);
+        self
+    }
+
+    /// Runs and is healthy.
+    pub fn good(version: &str) -> Self {
+        Self::shell(version, SERVE).with_health(Health::every_second("true", 3))
+    }
+
+    /// Runs; has no health check.
+    pub fn without_health_check(version: &str) -> Self {
+        Self::shell(version, SERVE)
+    }
+
+    /// Runs; its health check says why it fails.
+    pub fn unhealthy(version: &str) -> Self {
+        let check = Health::every_second("echo the database is not there; false", 2);
+        Self::shell(version, SERVE).with_health(check)
+    }
+
+    /// Says a last word and exits with 7, as soon as it is started or some seconds later.
+    pub fn exits(version: &str, after: u32) -> Self {
+        Self::shell(version, &format!("sleep {after}; echo cannot open the ledger >&2; exit 7"))
+    }
+
+    /// Is healthy, then unhealthy, then healthy for good.
+    pub fn flapping(version: &str) -> Self {
+        Self::turning(version, "[ $n -le 2 ] || [ $n -gt 4 ]")
+    }
+
+    /// Is healthy at first, then unhealthy for good.
+    pub fn turning_unhealthy(version: &str) -> Self {
+        Self::turning(version, "[ $n -le 2 ]")
+    }
+
+    /// Healthy while `condition` holds for the number of the probe.
+    fn turning(version: &str, condition: &str) -> Self {
+        let probe = format!("n=$(($(cat /tmp/n 2>/dev/null || echo 0) + 1)); echo $n >/tmp/n; {condition}");
+        Self::shell(version, SERVE).with_health(Health::every_second(&probe, 1))
+    }
+
+    /// Takes memory without end.
+    pub fn eats_memory(version: &str) -> Self {
+        // Some seconds late, so that it is killed on probation and not while compose still starts it.
+        Self::shell(version, "sleep 1; exec tail /dev/zero")
+    }
+
+    /// Is healthy only after `ready` seconds, and says so by a start period of `start_period`.
+    pub fn slow_starter(version: &str, ready: u32, start_period: Duration) -> Self {
+        let script = format!("trap 'exit 0' TERM; (sleep {ready}; touch /tmp/ready) & sleep 86400 & wait $!");
+        let health = Health { start_period, ..Health::every_second("test -f /tmp/ready", 2) };
+        Self::shell(version, &script).with_health(health)
+    }
+
+    /// Can't be started at all.
+    pub fn bad_entrypoint(version: &str) -> Self {
+        Self { command: vec!["/no/such/program".to_owned()], ..Self::good(version) }
+    }
+
+    /// Is healthy, and does not end when it is asked to.
+    pub fn ignores_term(version: &str) -> Self {
+        Self::shell(version, "trap '' TERM; while :; do sleep 1; done")
+            .with_health(Health::every_second("true", 3))
+    }
+
+    /// The image's configuration file. `owner` makes it unlike the images of every other test.
+    pub(crate) fn config(&self, owner: &str) -> Vec<u8> {
+        let mut config = json!({
+            "Cmd": self.command,
+            "Env": ["PATH=/bin"],
+            "Labels": { LABEL: owner, "evenkeel.version": self.version },
+        });
+        if let Some(health) = &self.health {
+            config["Healthcheck"] = json!({
+                "Test": ["CMD-SHELL", health.command],
+                "Interval": nanos(health.interval),
+                "Timeout": nanos(health.timeout),
+                "StartPeriod": nanos(health.start_period),
+                "Retries": health.retries,
+            });
+        }
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": config,
+            "rootfs": { "type": "layers", "diff_ids": [digest(layer())] },
+            "history": [{ "created": "2026-01-01T00:00:00Z", "created_by": "contract-tests" }],
+            "created": "2026-01-01T00:00:00Z",
+        });
+        to_bytes(&config)
+    }
+
+    /// Arguments of `docker import` that make the same image out of [`layer`].
+    pub(crate) fn import_changes(&self, owner: &str) -> Vec<String> {
+        let mut changes = vec![
+            format!("CMD {}", json!(self.command)),
+            "ENV PATH=/bin".to_owned(),
+            format!("LABEL {LABEL}={owner} evenkeel.version={}", self.version),
+        ];
+        if let Some(health) = &self.health {
+            // Here an option of zero is not "none" but a fault.
+            let start_period = match health.start_period.as_secs() {
+                0 => String::new(),
+                seconds => format!("--start-period={seconds}s "),
+            };
+            changes.push(format!(
+                "HEALTHCHECK {start_period}--interval={}s --timeout={}s --retries={} CMD {}",
+                health.interval.as_secs(),
+                health.timeout.as_secs(),
+                health.retries,
+                health.command
+            ));
+        }
+        changes
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("test durations are short")
+}
+
+pub(crate) fn to_bytes(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a JSON value can always be written")
+}
+
+/// `sha256:<hex>` of some bytes.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
+}
+
+/// The architecture's name in manifests.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The one layer of all images: an uncompressed tar.
+pub(crate) fn layer() -> &'static [u8] {
+    static LAYER: OnceLock<Vec<u8>> = OnceLock::new();
+    LAYER.get_or_init(|| {
+        let busybox = std::fs::read(busybox()).expect("busybox can be read");
+        let mut tar = Vec::new();
+        entry(&mut tar, "bin/", b'5', 0o755, "", &[]);
+        entry(&mut tar, "tmp/", b'5', 0o1777, "", &[]);
+        entry(&mut tar, "bin/busybox", b'0', 0o755, "", &busybox);
+        for applet in ["sh", "sleep", "true", "false", "test", "touch", "tail", "cat", "echo"] {
+            entry(&mut tar, &format!("bin/{applet}"), b'2', 0o777, "busybox", &[]);
+        }
+        tar.resize(tar.len() + 1024, 0);
+        tar
+    })
+}
+
+fn busybox() -> PathBuf {
+    ["/bin/busybox", "/usr/bin/busybox"]
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("the images of these tests need a static busybox: run dist/scripts/bring-up.sh")
+}
+
+/// Appends one ustar entry.
+fn entry(tar: &mut Vec<u8>, name: &str, kind: u8, mode: u32, link: &str, content: &[u8]) {
+    let mut header = [0_u8; 512];
+    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, &format!("{mode:07o}"));
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, &format!("{:011o}", content.len()));
+    put(136, "00000000000");
+    put(148, "        ");
+    put(157, link);
+    put(257, "ustar");
+    put(263, "00");
+    header[156] = kind;
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    tar.extend_from_slice(&header);
+    tar.extend_from_slice(content);
+    tar.resize(tar.len().next_multiple_of(512), 0);
+}

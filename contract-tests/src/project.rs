@@ -1,0 +1,93 @@
+//! A compose project of one test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use crate::{ContainerView, Engine, LABEL, unique_name, wait_for};
+
+/// A compose project: a file, and what runs of it.
+pub struct Project {
+    /// Its name.
+    pub name: String,
+    /// Its file.
+    pub file: PathBuf,
+    engine: Engine,
+    services: Vec<(String, String, String)>,
+}
+
+impl Project {
+    /// A project without services, its file in `folder`.
+    pub fn new(about: &str, folder: &Path, engine: &Engine) -> Self {
+        let project = Self {
+            name: unique_name(about),
+            file: folder.join("compose.yml"),
+            engine: engine.clone(),
+            services: Vec::new(),
+        };
+        project.write();
+        project
+    }
+
+    /// Adds a service to the file. `more` are further lines of it, for example `restart: always`.
+    pub fn service(&mut self, name: &str, image: &str, more: &[&str]) {
+        let more = more.iter().fold(String::new(), |lines, line| lines + "    " + line + "\n");
+        self.services.push((name.to_owned(), image.to_owned(), more));
+        self.write();
+    }
+
+    fn write(&self) {
+        let services = self.services.iter().fold(String::new(), |text, (name, image, more)| {
+            let labels = format!("    labels:\n      {LABEL}: {}\n", self.name);
+            format!("{text}  {name}:\n    image: {image}\n    network_mode: none\n{labels}{more}")
+        });
+        let text =
+            if services.is_empty() { "services: {}\n".to_owned() } else { format!("services:\n{services}") };
+        std::fs::write(&self.file, text).expect("the compose file can be written");
+    }
+
+    /// Runs compose on it.
+    pub fn compose(&self, arguments: &[&str]) -> Output {
+        let file = self.file.display().to_string();
+        self.engine
+            .cli(&["compose", "-p", &self.name, "-f", &file, "--progress", "quiet"])
+            .args(arguments)
+            .output()
+            .expect("docker can be run")
+    }
+
+    /// Starts it as an operator would, and waits until all services run and none is still starting up.
+    #[track_caller]
+    pub fn up(&self) {
+        let output = self.compose(&["up", "-d"]);
+        assert!(output.status.success(), "compose up: {}", String::from_utf8_lossy(&output.stderr));
+        wait_for(Duration::from_mins(1), "the project to run", || {
+            let views = self.containers();
+            let settled =
+                views.iter().all(|view| view.state == "running" && matches!(&*view.health, "" | "healthy"));
+            if settled && views.len() >= self.services.len() { Ok(()) } else { Err(format!("{views:#?}")) }
+        });
+    }
+
+    /// Its containers.
+    pub fn containers(&self) -> Vec<ContainerView> {
+        self.engine.containers(&self.name)
+    }
+
+    /// The one container of a service.
+    #[track_caller]
+    pub fn container(&self, service: &str) -> ContainerView {
+        let views = self.containers();
+        let mut of_service = views.iter().filter(|view| view.service == service);
+        match (of_service.next(), of_service.next()) {
+            (Some(view), None) => view.clone(),
+            _ => panic!("service {service} has not exactly one container: {views:#?}"),
+        }
+    }
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        self.engine.remove_all(&self.name);
+    }
+}

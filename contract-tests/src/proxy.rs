@@ -1,0 +1,115 @@
+//! A stand-in before a registry that can be told to misbehave.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
+
+use crate::request;
+
+/// How the proxy treats requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Passes everything on.
+    None,
+    /// Takes requests and never answers.
+    Hang,
+    /// Answers every request with this status, headers and body.
+    Answer(u16, Vec<(&'static str, String)>, String),
+    /// Answers without `Docker-Content-Digest`.
+    NoDigest,
+    /// Answers requests for a tag with this `Docker-Content-Digest`.
+    WrongDigest(String),
+    /// Refuses `HEAD` with 405.
+    NoHead,
+}
+
+/// The proxy.
+pub struct Proxy {
+    /// `127.0.0.1:port`
+    pub host: String,
+    fault: Arc<Mutex<Fault>>,
+    server: MockServer,
+    runtime: Runtime,
+}
+
+struct Forward {
+    upstream: String,
+    fault: Arc<Mutex<Fault>>,
+}
+
+impl Proxy {
+    /// Starts it before the registry at `upstream`.
+    pub fn start(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        Self::start_on(listener, upstream)
+    }
+
+    /// Starts it on a listener that is already bound.
+    pub fn start_on(listener: TcpListener, upstream: &str) -> Self {
+        let runtime = Runtime::new().expect("a runtime can be made");
+        let fault = Arc::new(Mutex::new(Fault::None));
+        let forward = Forward { upstream: upstream.to_owned(), fault: fault.clone() };
+        let server = runtime.block_on(async {
+            let server = MockServer::builder().listener(listener).start().await;
+            Mock::given(wiremock::matchers::any()).respond_with(forward).mount(&server).await;
+            server
+        });
+        Self { host: server.address().to_string(), fault, server, runtime }
+    }
+
+    /// Misbehaves from now on.
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().expect("no test thread panics with the lock") = fault;
+    }
+
+    /// How many requests for manifests came in so far.
+    pub fn manifest_requests(&self) -> usize {
+        let requests = self.runtime.block_on(self.server.received_requests()).unwrap_or_default();
+        requests.iter().filter(|request| request.url.path().contains("/manifests/")).count()
+    }
+}
+
+impl Respond for Forward {
+    fn respond(&self, asked: &Request) -> ResponseTemplate {
+        let fault = self.fault.lock().expect("no test thread panics with the lock").clone();
+        match &fault {
+            Fault::Hang => return ResponseTemplate::new(200).set_delay(Duration::from_hours(1)),
+            Fault::Answer(status, headers, body) => {
+                let mut answer = ResponseTemplate::new(*status).set_body_string(body.clone());
+                for (name, value) in headers {
+                    answer = answer.insert_header(*name, value.as_str());
+                }
+                return answer;
+            }
+            Fault::NoHead if asked.method.as_str() == "HEAD" => return ResponseTemplate::new(405),
+            _ => {}
+        }
+        let headers: Vec<(&str, &str)> = asked
+            .headers
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "host" | "connection" | "content-length"))
+            .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+            .collect();
+        let query = asked.url.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let path = format!("{}{query}", asked.url.path());
+        let reply = match request(&self.upstream, asked.method.as_str(), &path, &headers, &asked.body) {
+            Ok(reply) => reply,
+            Err(error) => return ResponseTemplate::new(502).set_body_string(error.to_string()),
+        };
+        let by_tag = path.contains("/manifests/") && !path.contains("/manifests/sha256:");
+        let mut answer = ResponseTemplate::new(reply.status).set_body_bytes(reply.body.clone());
+        for (name, value) in &reply.headers {
+            let value = match (name.as_str(), &fault) {
+                ("connection" | "transfer-encoding" | "date", _)
+                | ("docker-content-digest" | "etag", Fault::NoDigest) => continue,
+                ("docker-content-digest", Fault::WrongDigest(wrong)) if by_tag => wrong,
+                _ => value,
+            };
+            answer = answer.insert_header(name.as_str(), value.as_str());
+        }
+        answer
+    }
+}

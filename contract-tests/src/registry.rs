@@ -1,0 +1,186 @@
+//! A registry in a container, and pushing to it without the engine's knowledge.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testcontainers::core::{IntoContainerPort, Mount};
+use testcontainers::runners::SyncRunner;
+use testcontainers::{Container, GenericImage, ImageExt};
+
+use crate::image::{architecture, digest, layer, to_bytes};
+use crate::{Image, LABEL, Shape, request, wait_for};
+
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// A registry of this test's own.
+pub struct Registry {
+    /// `127.0.0.1:port`
+    pub host: String,
+    /// Value of the `Authorization` header, where it wants one.
+    authorization: Option<String>,
+    container: Container<GenericImage>,
+}
+
+/// What a push made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Digest that the tag now has.
+    pub digest: String,
+    /// Label by which its containers are told apart.
+    pub version: String,
+}
+
+impl Registry {
+    /// Starts a registry that lets everyone in.
+    pub fn start() -> Self {
+        Self::run(None, None)
+    }
+
+    /// Starts a registry that has the same address on this machine and inside its container, so that an
+    /// engine that lives in the container's network finds it under the same name as the agent does.
+    pub fn start_for_private_engine() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        Self::run(None, Some(port.expect("a port is free").port()))
+    }
+
+    /// Starts a registry that wants the login in `htpasswd` (a file in a folder of its own).
+    pub fn start_with_login(htpasswd: &Path, authorization: &str) -> Self {
+        Self::run(Some((htpasswd, authorization)), None)
+    }
+
+    fn run(login: Option<(&Path, &str)>, fixed_port: Option<u16>) -> Self {
+        let inner_port = fixed_port.unwrap_or(5000);
+        let mut request = GenericImage::new("registry", "2")
+            .with_exposed_port(inner_port.tcp())
+            .with_label(LABEL, "registry")
+            .with_startup_timeout(Duration::from_mins(1));
+        if let Some(port) = fixed_port {
+            request = request
+                .with_env_var("REGISTRY_HTTP_ADDR", format!(":{port}"))
+                .with_mapped_port(port, port.tcp());
+        }
+        if let Some((htpasswd, _)) = login {
+            request = request
+                .with_mount(Mount::bind_mount(htpasswd.display().to_string(), "/htpasswd"))
+                .with_env_var("REGISTRY_AUTH", "htpasswd")
+                .with_env_var("REGISTRY_AUTH_HTPASSWD_REALM", "test")
+                .with_env_var("REGISTRY_AUTH_HTPASSWD_PATH", "/htpasswd");
+        }
+        let container = request.start().expect(
+            "a registry:2 container starts; if there is no engine or image, run dist/scripts/bring-up.sh",
+        );
+        let port = container.get_host_port_ipv4(inner_port).expect("the registry's port is published");
+        let registry = Self {
+            host: format!("127.0.0.1:{port}"),
+            authorization: login.map(|(_, authorization)| authorization.to_owned()),
+            container,
+        };
+        wait_for(Duration::from_secs(30), "the registry to answer", || {
+            match request_v2(&registry, "GET", "/v2/", &[], &[]) {
+                Ok(reply) if reply.status == 200 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        registry
+    }
+
+    /// ID of its container.
+    pub(crate) fn container(&self) -> &str {
+        self.container.id()
+    }
+
+    /// Puts `image` under `repository:tag`. `owner` is the test's project.
+    pub fn push(&self, repository: &str, tag: &str, image: &Image, shape: Shape, owner: &str) -> Pushed {
+        let config = image.config(owner);
+        self.upload(repository, layer());
+        self.upload(repository, &config);
+        let oci = matches!(shape, Shape::Oci | Shape::OciIndex);
+        let (kind, config_kind, layer_kind) = if oci {
+            (
+                OCI_MANIFEST,
+                "application/vnd.oci.image.config.v1+json",
+                "application/vnd.oci.image.layer.v1.tar",
+            )
+        } else {
+            (
+                DOCKER_MANIFEST,
+                "application/vnd.docker.container.image.v1+json",
+                // The engine looks at the bytes, not at this word, to see whether they are compressed.
+                "application/vnd.docker.image.rootfs.diff.tar.gzip",
+            )
+        };
+        let manifest = to_bytes(&json!({
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "config": { "mediaType": config_kind, "size": config.len(), "digest": digest(&config) },
+            "layers": [{ "mediaType": layer_kind, "size": layer().len(), "digest": digest(layer()) }],
+        }));
+        let digest = match shape {
+            Shape::Docker | Shape::Oci => self.put_manifest(repository, tag, kind, &manifest),
+            Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, kind, &manifest),
+            Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, kind, &manifest),
+        };
+        Pushed { digest, version: image.version.clone() }
+    }
+
+    fn put_list(&self, repository: &str, tag: &str, kind: &str, child_kind: &str, child: &[u8]) -> String {
+        let child_digest = self.put_manifest(repository, &digest(child), child_kind, child);
+        let list: Value = json!({
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "manifests": [{
+                "mediaType": child_kind,
+                "size": child.len(),
+                "digest": child_digest,
+                "platform": { "architecture": architecture(), "os": "linux" },
+            }],
+        });
+        self.put_manifest(repository, tag, kind, &to_bytes(&list))
+    }
+
+    fn put_manifest(&self, repository: &str, tag: &str, kind: &str, manifest: &[u8]) -> String {
+        let path = format!("/v2/{repository}/manifests/{tag}");
+        let reply = request_v2(self, "PUT", &path, &[("Content-Type", kind)], manifest)
+            .expect("the registry answers");
+        assert_eq!(reply.status, 201, "PUT {path}: {}", reply.text());
+        digest(manifest)
+    }
+
+    fn upload(&self, repository: &str, blob: &[u8]) {
+        let name = digest(blob);
+        let there = request_v2(self, "HEAD", &format!("/v2/{repository}/blobs/{name}"), &[], &[])
+            .expect("the registry answers");
+        if there.status == 200 {
+            return;
+        }
+        let begun = request_v2(self, "POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[])
+            .expect("the registry answers");
+        assert_eq!(begun.status, 202, "an upload can begin: {}", begun.text());
+        let location = begun.header("location").expect("an upload has a location");
+        let path = location.strip_prefix(&format!("http://{}", self.host)).unwrap_or(location);
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{sign}digest={name}");
+        let done = request_v2(self, "PUT", &path, &[("Content-Type", "application/octet-stream")], blob)
+            .expect("the registry answers");
+        assert_eq!(done.status, 201, "PUT {path}: {}", done.text());
+    }
+}
+
+fn request_v2(
+    registry: &Registry,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<crate::Reply> {
+    let mut headers = headers.to_vec();
+    if let Some(authorization) = &registry.authorization {
+        headers.push(("Authorization", authorization));
+    }
+    request(&registry.host, method, path, &headers, body)
+}

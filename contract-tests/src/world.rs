@@ -1,0 +1,154 @@
+//! Everything that a deployment needs, put together: registry, project, configuration, agent.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Pushed, Registry, Shape, wait_for};
+
+/// A registry and a project on an engine. Drop agents before it.
+pub struct World {
+    /// The compose project.
+    pub project: Project,
+    /// The registry.
+    pub registry: Registry,
+    /// The engine.
+    pub engine: Engine,
+    /// `host:port` under which engine and agent know the registry: its own, or that of a proxy before it.
+    pub host: String,
+    folder: TempDir,
+}
+
+impl World {
+    /// On the machine's engine, with a registry of its own.
+    pub fn new(about: &str) -> Self {
+        Self::with(about, &Engine::of_this_machine(), Registry::start())
+    }
+
+    /// On any engine, with any registry.
+    pub fn with(about: &str, engine: &Engine, registry: Registry) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{about}-"))
+            .tempdir()
+            .expect("a temporary folder can be made");
+        let project = Project::new(about, folder.path(), engine);
+        let host = registry.host.clone();
+        Self { project, registry, engine: engine.clone(), host, folder }
+    }
+
+    /// A world in which one service `web` runs version `v1` of [`Image::good`].
+    pub fn with_web(about: &str) -> (Self, Pushed) {
+        Self::with_web_of(about, &Image::good("v1"), &[])
+    }
+
+    /// A world in which one service `web` runs an image.
+    pub fn with_web_of(about: &str, image: &Image, more: &[&str]) -> (Self, Pushed) {
+        let mut world = Self::new(about);
+        let v1 = world.push("web", image);
+        world.service("web", "web", more);
+        world.project.up();
+        (world, v1)
+    }
+
+    /// A folder that goes with this world.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Pushes under `<repository>:latest`, past the engine.
+    pub fn push(&self, repository: &str, image: &Image) -> Pushed {
+        self.push_as(repository, image, Shape::Docker)
+    }
+
+    /// Pushes with a kind of manifest.
+    pub fn push_as(&self, repository: &str, image: &Image, shape: Shape) -> Pushed {
+        self.registry.push(repository, "latest", image, shape, &self.project.name)
+    }
+
+    /// Full reference of a repository's `latest`.
+    pub fn reference(&self, repository: &str) -> String {
+        format!("{}/{repository}:latest", self.host)
+    }
+
+    /// Adds a compose service that uses a repository's `latest`.
+    pub fn service(&mut self, name: &str, repository: &str, more: &[&str]) {
+        let image = self.reference(repository);
+        self.project.service(name, &image, more);
+    }
+
+    /// A service of the agent's configuration for this project.
+    pub fn entry(&self, name: &str, images: &[&str]) -> Value {
+        json!({
+            "name": name,
+            "images": images,
+            "compose_files": [self.project.file],
+            "compose_project": self.project.name,
+            "auto_update": true,
+            "health_grace": 3,
+        })
+    }
+
+    /// The agent's configuration. The poll interval is long: tests ask for checks.
+    pub fn config(&self, services: &[Value]) -> Value {
+        json!({
+            "registry": { "url": format!("http://{}", self.host), "poll_interval": 3600 },
+            "services": services,
+        })
+    }
+
+    /// Starts an agent that watches `web:latest` as service `web`, and waits for its first round of checks.
+    pub fn agent(&self) -> Agent {
+        self.agent_for(&[self.entry("web", &["web:latest"])])
+    }
+
+    /// Starts an agent with services, and waits for its first round of checks.
+    pub fn agent_for(&self, services: &[Value]) -> Agent {
+        let agent = self.agent_with(self.config(services), &[]);
+        agent.wait_first_poll();
+        agent
+    }
+
+    /// Starts an agent with a whole configuration and more environment.
+    pub fn agent_with(&self, config: Value, environment: &[(&str, &str)]) -> Agent {
+        let host = self.engine.host();
+        let mut all = vec![("DOCKER_HOST", host.as_str())];
+        all.extend_from_slice(environment);
+        Agent::start(self.folder.path(), config, &all)
+    }
+
+    /// The one container of compose service `service` runs version `version` and is not unhealthy.
+    #[track_caller]
+    pub fn assert_runs(&self, service: &str, version: &str) -> ContainerView {
+        let view = self.project.container(service);
+        assert_eq!(
+            (view.version.as_str(), view.state.as_str()),
+            (version, "running"),
+            "{service} runs {version}: {view:#?}"
+        );
+        assert_ne!(view.health, "unhealthy", "{view:#?}");
+        view
+    }
+
+    /// Nothing is left of a deployment: no half-made container, no hold.
+    #[track_caller]
+    pub fn assert_tidy(&self) {
+        wait_for(Duration::from_secs(10), "nothing to be left of the deployment", || {
+            let holds = self.engine.holds(&self.project.name);
+            let names: Vec<String> = self.project.containers().into_iter().map(|view| view.name).collect();
+            let half_made = names.iter().any(|name| !name.starts_with(&self.project.name));
+            let foreign: Vec<String> = self
+                .engine
+                .tags(&self.project.name)
+                .into_iter()
+                .filter(|tag| !tag.starts_with(&format!("{}/", self.host)))
+                .collect();
+            if holds.is_empty() && foreign.is_empty() && !half_made {
+                Ok(())
+            } else {
+                Err(format!("holds {holds:?}, tags {foreign:?}, containers {names:?}"))
+            }
+        });
+    }
+}

@@ -1,0 +1,327 @@
+# shellcheck shell=bash
+# What the scripts of this folder share: find out what a machine lacks, and bring just that.
+# Sourced, never run. Every function is quick and silent where nothing is missing.
+
+REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+MIN_RUST_MINOR=95 # Rust 1.95, as Cargo.toml's rust-version says
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+    say "error: $*"
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Runs a command as root, or says why it can't.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif have sudo; then
+        sudo -- "$@"
+    else
+        die "this needs root (no sudo here): $*"
+    fi
+}
+
+# --- apt -------------------------------------------------------------------------------------------------
+
+APT_FRESH=""
+
+apt_refresh() {
+    [ -z "$APT_FRESH" ] || return 0
+    have apt-get || die "apt-get is missing: these scripts bring packages on Debian and Ubuntu only; install by hand: $*"
+    say "reading the package lists"
+    as_root apt-get update -qq >/dev/null || say "apt-get update had faults; going on with the lists that are there"
+    APT_FRESH=1
+}
+
+# The version that apt would install, empty where it knows none.
+apt_candidate() {
+    apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: //p' | grep -v '(none)' || true
+}
+
+apt_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+# apt_install PACKAGE...: installs those that are not there.
+apt_install() {
+    local package missing=()
+    for package in "$@"; do
+        apt_installed "$package" || missing+=("$package")
+    done
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    apt_refresh "${missing[*]}"
+    say "installing ${missing[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+        </dev/null >/dev/null || die "apt-get could not install ${missing[*]}"
+}
+
+# apt_unpack PACKAGE FOLDER [APT_OPTION...]: unpacks a package without installing it, so that none of its
+# services starts. apt checks the package against its signed lists.
+apt_unpack() {
+    local package="$1" folder="$2"
+    shift 2
+    mkdir -p "$folder/deb"
+    # apt fetches as user _apt where it can; a folder that it can't write to only gives a warning.
+    (cd "$folder/deb" && apt-get "$@" -qq download "$package" 2>"$folder/apt.log") ||
+        die "apt-get could not download $package: $(tail -n 1 "$folder/apt.log")"
+    dpkg -x "$folder/deb/${package}"_*.deb "$folder/root"
+}
+
+# --- Rust ------------------------------------------------------------------------------------------------
+
+rust_is_new_enough() {
+    local version
+    version="$(cd "$REPO" && rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p')"
+    [ -n "$version" ] && [ "$version" -ge "$MIN_RUST_MINOR" ]
+}
+
+bring_rust() {
+    local cargo_home="${CARGO_HOME:-$HOME/.cargo}"
+    case ":$PATH:" in *":$cargo_home/bin:"*) ;; *) PATH="$cargo_home/bin:$PATH" ;; esac
+    have cc || apt_install build-essential
+    if ! have cargo && ! have rustup; then
+        apt_refresh rustup
+        if [ -n "$(apt_candidate rustup)" ]; then
+            apt_install rustup
+        else
+            apt_install ca-certificates curl
+            say "installing Rust for $(id -un) with rustup's installer (https://rustup.rs)"
+            curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
+                sh -s -- -y -q --no-modify-path --profile minimal -c clippy -c rustfmt >/dev/null ||
+                die "Rust 1.$MIN_RUST_MINOR or newer is missing: see https://rustup.rs, then start this script again"
+        fi
+    fi
+    if ! rust_is_new_enough; then
+        have rustup || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1): install rustup (https://rustup.rs), then start this script again"
+        say "fetching the current stable Rust"
+        rustup toolchain install stable --profile minimal -c clippy -c rustfmt >/dev/null ||
+            die "rustup could not install the stable toolchain"
+        export RUSTUP_TOOLCHAIN=stable
+        rust_is_new_enough || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1)"
+    fi
+}
+
+# bring_cargo_tool NAME: a cargo subcommand, built once and kept in cargo's own folder.
+bring_cargo_tool() {
+    cargo "$1" --version >/dev/null 2>&1 && return 0
+    say "installing cargo-$1 (once; takes a few minutes)"
+    CARGO_TARGET_DIR='' cargo install --quiet --locked "cargo-$1" >&2
+}
+
+# --- engine ----------------------------------------------------------------------------------------------
+
+ENGINE_RUN="/run/evenkeel-engine"
+ENGINE_IS_OURS=""
+
+engine_answers() { timeout 20 docker info >/dev/null 2>&1; }
+
+bring_engine() {
+    if have docker && engine_answers; then
+        return 0
+    fi
+    if have docker && timeout 20 docker info 2>&1 | grep -qi 'permission denied'; then
+        die "$(id -un) may not use the container engine: run this as root, or 'sudo usermod -aG docker $(id -un)' and log in again"
+    fi
+    if [ -n "${DOCKER_HOST:-}" ]; then
+        die "no container engine answers at DOCKER_HOST=$DOCKER_HOST: start it, or unset DOCKER_HOST"
+    fi
+    if ! have dockerd; then
+        apt_install docker.io iptables ca-certificates
+    fi
+    if ! have docker; then # newer Debian keeps the client in a package of its own
+        apt_install docker-cli
+    fi
+    if engine_answers; then
+        return 0
+    fi
+    start_engine
+}
+
+# Starts the engine that is installed: through systemd where that runs the machine, else as our own process.
+start_engine() {
+    local tries=0 flags=()
+    if [ -d /run/systemd/system ] && systemctl cat docker.service >/dev/null 2>&1; then
+        say "starting the container engine (systemctl start docker)"
+        as_root systemctl start docker || die "systemctl could not start docker: see 'journalctl -u docker'"
+        engine_answers || die "docker is started but does not answer: see 'journalctl -u docker'"
+        return 0
+    fi
+    as_root mkdir -p "$ENGINE_RUN"
+    # Two scripts at once must not start two engines on one socket.
+    exec 8>"${TMPDIR:-/tmp}/evenkeel-engine.lock"
+    flock 8
+    while ! engine_answers; do
+        if [ "$tries" -ge 2 ]; then
+            as_root tail -n 15 "$ENGINE_RUN/log" >&2
+            die "the container engine does not start: its last lines are above, the rest in $ENGINE_RUN/log"
+        fi
+        tries=$((tries + 1))
+        say "starting a container engine of our own (log: $ENGINE_RUN/log)"
+        # shellcheck disable=SC2016  # the inner shell expands it
+        as_root setsid sh -c 'echo $$ >"$1/pid"; run="$1"; shift; exec dockerd "$@" >"$run/log" 2>&1 8>&- 9>&-' \
+            engine "$ENGINE_RUN" "${flags[@]}" </dev/null >/dev/null 2>&1 8>&- 9>&- &
+        ENGINE_IS_OURS=1
+        wait_for_engine && break
+        # Where the kernel lacks the packet filter, published ports still work through docker's own proxy.
+        as_root grep -q iptables "$ENGINE_RUN/log" && flags=(--iptables=false)
+    done
+    exec 8>&-
+}
+
+wait_for_engine() {
+    local i pid
+    for i in $(seq 1 120); do
+        timeout 5 docker info >/dev/null 2>&1 && return 0
+        pid="$(as_root cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
+        if [ "$i" -gt 4 ] && { [ -z "$pid" ] || ! [ -d "/proc/$pid" ]; }; then
+            return 1
+        fi
+        sleep 0.5
+    done
+    return 1
+}
+
+# Stops the engine if, and only if, this very run started it.
+stop_engine_if_ours() {
+    local i pid
+    [ -n "$ENGINE_IS_OURS" ] || return 0
+    ENGINE_IS_OURS=""
+    pid="$(as_root cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
+    [ -n "$pid" ] && [ -d "/proc/$pid" ] || return 0
+    say "stopping the container engine that this script started"
+    as_root kill "$pid" 2>/dev/null || true
+    for i in $(seq 1 60); do
+        [ -d "/proc/$pid" ] || return 0
+        sleep 0.5
+    done
+    say "the container engine (process $pid) is still stopping after ${i} tries; see $ENGINE_RUN/log"
+}
+
+# --- compose ---------------------------------------------------------------------------------------------
+
+compose_answers() { docker compose version >/dev/null 2>&1; }
+
+bring_compose() {
+    local candidate package
+    compose_answers && return 0
+    apt_refresh "docker compose v2"
+    for package in docker-compose-v2 docker-compose-plugin docker-compose; do
+        candidate="$(apt_candidate "$package")"
+        # Debian's docker-compose is the old Python program up to 1.29.
+        case "$candidate" in '' | 1.* | *:1.*) continue ;; esac
+        apt_install "$package"
+        compose_answers && return 0
+    done
+    [ "$(os_field ID)" = debian ] || die "compose v2 is missing and apt has no package for it: see https://docs.docker.com/compose/install/linux/"
+    compose_from_newer_debian
+    compose_answers || die "compose v2 was unpacked into $(plugin_folder) but 'docker compose version' still fails"
+}
+
+os_field() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" /etc/os-release; }
+
+plugin_folder() { printf '%s/cli-plugins' "${DOCKER_CONFIG:-$HOME/.docker}"; }
+
+# Debian 12 has no compose v2. Debian 13's binary runs there; it is taken through the mirror that this machine
+# is configured for, with package lists of its own so that the machine's are not touched.
+compose_from_newer_debian() {
+    local work codename uri entry file key option binary
+    codename="$(os_field VERSION_CODENAME)"
+    # apt itself tells what is configured, whichever form (.list or .sources) it is written in.
+    # shellcheck disable=SC2016  # apt expands it
+    entry="$(apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)' 'Created-By: Packages' |
+        grep "|$codename|main|" | head -n 1)" || true
+    [ -n "$entry" ] || die "apt has no configured source for Debian $codename main, so there is no mirror to take compose v2 from"
+    uri="${entry%%|*}"
+    file="${entry##*|}"
+    file="${file%:*}"
+    key="$(signing_key_of "$file")"
+    option="${key:+signed-by=$key }arch=$(dpkg --print-architecture)"
+    work="$(mktemp -d)"
+    chmod 755 "$work" # apt's own user must be able to look in
+    mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+    printf 'deb [%s] %s trixie main\n' "$option" "$uri" >"$work/sources.list"
+    local own=(
+        -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=-
+        -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Get::List-Cleanup=0
+        -o Acquire::Languages=none -o Acquire::AllowInsecureRepositories=false -o APT::Sandbox::User=root
+    )
+    say "taking compose v2 from Debian 13 ($uri)"
+    apt-get "${own[@]}" -qq update >"$work/update.log" 2>&1 ||
+        die "could not read Debian 13's package lists: $(tail -n 1 "$work/update.log")"
+    apt_unpack docker-compose "$work" "${own[@]}"
+    binary="$(find "$work/root" -type f -name docker-compose -path '*cli-plugins*' | head -n 1)"
+    [ -n "$binary" ] || binary="$(find "$work/root" -type f -name docker-compose -perm -u+x | head -n 1)"
+    [ -n "$binary" ] || die "Debian 13's docker-compose package has no docker-compose program"
+    mkdir -p "$(plugin_folder)"
+    install -m 755 "$binary" "$(plugin_folder)/docker-compose"
+    rm -rf "$work"
+}
+
+# The key file that a source list names, empty where it names none (apt's trusted keys then decide).
+signing_key_of() {
+    sed -nE 's/.*[Ss]igned-[Bb]y[:=] *(\/[^] ,]+).*/\1/p' "$1" | head -n 1
+}
+
+# --- registry --------------------------------------------------------------------------------------------
+
+# An image named registry:2: the one that is there, or the official one, or one made from the distribution's
+# docker-registry package.
+bring_registry_image() {
+    local work program
+    docker image inspect registry:2 >/dev/null 2>&1 && return 0
+    say "pulling registry:2"
+    timeout 120 docker pull -q registry:2 >/dev/null 2>&1 && return 0
+    say "registry:2 can't be pulled; making an image of that name from the docker-registry package"
+    work="$(mktemp -d)"
+    chmod 755 "$work"
+    program="$(command -v docker-registry || true)"
+    if [ -z "$program" ]; then
+        # Unpacked, not installed: the package would start a registry service on this machine.
+        apt_refresh docker-registry
+        apt_unpack docker-registry "$work"
+        program="$(find "$work/root" -type f -name docker-registry -perm -u+x | head -n 1)"
+        [ -n "$program" ] || die "the docker-registry package has no docker-registry program"
+    fi
+    mkdir -p "$work/image/bin" "$work/image/etc/docker/registry" "$work/image/var/lib/registry" "$work/image/tmp"
+    install -m 755 "$program" "$work/image/bin/registry"
+    shared_libraries_of "$program" | while read -r library; do
+        mkdir -p "$work/image$(dirname "$library")"
+        cp -L "$library" "$work/image$library"
+    done
+    cat >"$work/image/etc/docker/registry/config.yml" <<'CONFIG'
+version: 0.1
+log:
+  level: info
+storage:
+  cache:
+    blobdescriptor: inmemory
+  filesystem:
+    rootdirectory: /var/lib/registry
+  delete:
+    enabled: true
+http:
+  addr: :5000
+  headers:
+    X-Content-Type-Options: [nosniff]
+CONFIG
+    tar -C "$work/image" --owner=0 --group=0 --numeric-owner -c . |
+        docker import -c 'ENTRYPOINT ["/bin/registry","serve"]' -c 'CMD ["/etc/docker/registry/config.yml"]' \
+            -c 'EXPOSE 5000' - registry:2 >/dev/null
+    rm -rf "$work"
+}
+
+# Absolute paths of the loader and the libraries that a program needs; none for a static one.
+shared_libraries_of() {
+    { ldd "$1" 2>/dev/null || true; } | sed -nE 's/^[[:space:]]*(.*=> )?(\/[^ ]+) .*/\2/p'
+}
+
+# --- busybox ---------------------------------------------------------------------------------------------
+
+# A statically linked busybox, which the images of demo and tests are made of.
+bring_busybox() {
+    local program
+    program="$(command -v busybox || true)"
+    if [ -z "$program" ] || [ -n "$(shared_libraries_of "$program")" ]; then
+        apt_install busybox-static
+    fi
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Proves the whole of Evenkeel on this machine: brings what is missing, then runs every check and every test,
+# those against a real engine and a real registry included. Usage: bash dist/test.sh
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
+cd "$REPO"
+
+# What tests leave on the engine when they are killed: everything that carries their label, the agent's own
+# image holds of their projects, and the private engines that some of them start.
+sweep() {
+    local ids pidfile pid folder
+    ids="$(docker ps -aq --filter label=evenkeel.test)"
+    ids="$ids $(docker ps -a --filter label=evenkeel.hold --format '{{.ID}} {{.Label "evenkeel.hold"}}' |
+        sed -n 's/ ektest.*//p')"
+    # shellcheck disable=SC2086  # one word per ID
+    [ -z "${ids// /}" ] || docker rm -fv $ids >/dev/null 2>&1 || true
+    ids="$(docker network ls -q --filter label=evenkeel.test)"
+    # shellcheck disable=SC2086
+    [ -z "$ids" ] || docker network rm $ids >/dev/null 2>&1 || true
+    ids="$(docker volume ls -q --filter label=evenkeel.test)"
+    # shellcheck disable=SC2086
+    [ -z "$ids" ] || docker volume rm -f $ids >/dev/null 2>&1 || true
+    ids="$(docker images -q --no-trunc --filter label=evenkeel.test | sort -u)"
+    # shellcheck disable=SC2086
+    [ -z "$ids" ] || docker rmi -f $ids >/dev/null 2>&1 || true
+    for pidfile in "${TMPDIR:-/tmp}"/ektest-engine-*/docker.pid; do
+        [ -f "$pidfile" ] || continue
+        pid="$(cat "$pidfile")"
+        folder="$(dirname "$pidfile")"
+        if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder"; then
+            as_root kill "$pid" 2>/dev/null || true
+            timeout 30 tail --pid="$pid" -f /dev/null || true
+        fi
+    done
+    for folder in "${TMPDIR:-/tmp}"/ektest-*; do
+        [ -d "$folder" ] || continue
+        as_root rm -rf -- "$folder" 2>/dev/null || say "could not remove $folder"
+    done
+}
+
+# shellcheck disable=SC2317  # the trap calls it
+finish() {
+    local code=$?
+    trap - EXIT
+    if have docker && engine_answers; then sweep; fi
+    stop_engine_if_ours
+    [ "$code" -eq 0 ] || say "FAILED (status $code)"
+    exit "$code"
+}
+
+# Two runs at once would sweep each other's containers away.
+exec 9>"${TMPDIR:-/tmp}/evenkeel-test.lock"
+flock -n 9 || {
+    say "another run of this script is at work; waiting for it"
+    flock 9
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+bring_rust
+bring_busybox
+bring_engine
+bring_compose
+bring_registry_image
+sweep
+
+export CARGO_INCREMENTAL=0
+
+say "== format"
+cargo fmt --all --check
+
+say "== lints"
+cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+say "== documentation"
+RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
+
+say "== dependencies"
+if bring_cargo_tool deny; then
+    cargo fetch --quiet --locked
+    cargo deny --log-level error check bans licenses sources
+    if curl -fsI --max-time 10 https://github.com/rustsec/advisory-db >/dev/null 2>&1; then
+        cargo deny --log-level error check advisories
+    else
+        say "NOT CHECKED: advisories (the advisory database can't be reached from here)"
+    fi
+else
+    say "NOT CHECKED: bans, licences, sources, advisories (cargo-deny is missing and can't be installed from here)"
+fi
+
+say "== tests"
+bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
+# One build with one set of features: the programs that the contract tests start come out of it too.
+cargo build --quiet --workspace --bins --tests
+log="$(mktemp)"
+status=0
+cargo nextest run --workspace --locked 2>&1 | tee "$log" || status=$?
+# cargo tests documentation examples apart; run them where there are any.
+if grep -rqE '^[[:space:]]*//[/!] *```(rust)?[[:space:]]*$' --include='*.rs' agent common dist/src; then
+    cargo test --quiet --workspace --doc || status=$?
+fi
+say "== summary"
+sed -n '/^ *Summary/,$p' "$log"
+rm -f "$log"
+exit "$status"
