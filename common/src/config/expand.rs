@@ -13,7 +13,9 @@ pub enum ExpandError {
     #[error("the environment variable {0} is empty")]
     Empty(String),
     /// `${` and then something else than a name and `}`.
-    #[error("has a \"${{\" without a name and \"}}\" after it; allowed: $NAME, ${{NAME}}, and $$ for a dollar")]
+    #[error(
+        "has a \"${{\" without a name and \"}}\" after it; allowed: $NAME, ${{NAME}}, and $$ for a dollar"
+    )]
     Malformed,
 }
 

@@ -41,7 +41,9 @@ fn explain(text: &str, error: &serde_json::Error) -> SyntaxError {
         .and_then(|rest| rest.chars().next());
     let found = match rest {
         _ if error.is_eof() => "the end of the file".to_owned(),
-        Some('/' | '#') => format!("{} (JSON has no comments)", quote(&rest.map(String::from).unwrap_or_default())),
+        Some('/' | '#') => {
+            format!("{} (JSON has no comments)", quote(&rest.map(String::from).unwrap_or_default()))
+        }
         Some(character) => quote(&character.to_string()),
         None => "the end of the line".to_owned(),
     };
@@ -122,7 +124,8 @@ mod tests {
 
     #[test]
     fn the_tree_is_the_one_that_serde_json_makes() {
-        let text = r#" {"a":[1,-2,3.5,1e3,"x\u00e9\n",true,null,{}],"b":{"c":[[]]},"d":18446744073709551615} "#;
+        let text =
+            r#" {"a":[1,-2,3.5,1e3,"x\u00e9\n",true,null,{}],"b":{"c":[[]]},"d":18446744073709551615} "#;
         let tree = parse(text, &mut Findings::default()).unwrap();
         assert_eq!(tree, serde_json::from_str::<Value>(text).unwrap());
     }
@@ -144,10 +147,7 @@ mod tests {
             ("{\"a\": 1,}", "line 1, column 9: trailing comma, found \"}\""),
             ("{\"a\": tru}", "line 1, column 10: expected ident, found \"}\""),
             ("{\"a\": [1, 2", "line 1, column 11: EOF while parsing a list, found the end of the file"),
-            (
-                "{\n// note\n}",
-                "line 2, column 1: key must be a string, found \"/\" (JSON has no comments)",
-            ),
+            ("{\n// note\n}", "line 2, column 1: key must be a string, found \"/\" (JSON has no comments)"),
             ("{} x", "line 1, column 4: trailing characters, found \"x\""),
             ("{'a': 1}", "line 1, column 2: key must be a string, found \"'\""),
             ("{\"a\": 1e999}", "line 1, column 11: number out of range, found \"9\""),

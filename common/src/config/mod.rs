@@ -117,10 +117,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Notes a fault. The first one at or inside a place is the cause; later ones there would only be its echo
-    /// ("is missing" for a list that has a wrong type), so they are left out.
+    /// Notes a fault. The first one at a place, inside it or around it is the cause; later ones would only be its
+    /// echo ("is missing" for a list that has a wrong type), so they are left out.
     pub fn fault(&mut self, at: &KeyPath, what: impl Into<String>) {
-        if !self.is_faulty(at) {
+        let around =
+            || (0..at.0.len()).any(|depth| self.faults.contains_key(&KeyPath(at.0[..depth].to_vec())));
+        if !self.is_faulty(at) && !around() {
             self.faults.insert(at.clone(), what.into());
         }
     }
@@ -138,8 +140,12 @@ impl Findings {
     /// Takes the faults at this place and inside it out: whoever calls it leaves that part of the file out
     /// instead of stopping.
     pub fn take_faults(&mut self, at: &KeyPath) -> Vec<Finding> {
-        let paths: Vec<KeyPath> =
-            self.faults.range(at..).map(|(path, _)| path.clone()).take_while(|path| path.is_under(at)).collect();
+        let paths: Vec<KeyPath> = self
+            .faults
+            .range(at..)
+            .map(|(path, _)| path.clone())
+            .take_while(|path| path.is_under(at))
+            .collect();
         let take = |at: KeyPath| self.faults.remove(&at).map(|what| Finding { at, what });
         paths.into_iter().filter_map(take).collect()
     }
@@ -192,6 +198,7 @@ mod tests {
         let files = KeyPath::of("files");
         findings.fault(&files.index(3), "3 is a number");
         findings.fault(&files, "is missing");
+        findings.fault(&files.index(3).key("name"), "is missing");
         findings.fault(&KeyPath::of("files2"), "another place");
         let (faults, _) = findings.finish();
         let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();

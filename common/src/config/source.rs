@@ -55,7 +55,9 @@ pub fn read(path: &Path) -> Result<String, ReadError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => File::from(fd),
-        Err(rustix::io::Errno::NXIO) => return Err(ReadError::NotAFile("a socket or a device without a driver")),
+        Err(rustix::io::Errno::NXIO) => {
+            return Err(ReadError::NotAFile("a socket or a device without a driver"));
+        }
         Err(errno) => return Err(io::Error::from(errno).into()),
     };
     let kind = file.metadata()?.file_type();
@@ -109,7 +111,10 @@ mod tests {
         assert!(error_of(&file("blank", b" \n\t")).starts_with("is empty"));
         assert!(error_of(&file("bom8", b"\xef\xbb\xbf{}")).contains("byte order mark (UTF-8)"));
         assert!(error_of(&file("bom16", b"\xff\xfe{\0")).contains("byte order mark (UTF-16)"));
-        assert_eq!(error_of(&file("latin1", b"{\"a\":\"\xe4\"}")), "is not UTF-8 text (first bad byte at offset 6)");
+        assert_eq!(
+            error_of(&file("latin1", b"{\"a\":\"\xe4\"}")),
+            "is not UTF-8 text (first bad byte at offset 6)"
+        );
         assert!(error_of(&file("x", b"").join("child")).starts_with("cannot be read"));
         assert_eq!(read(&file("good", b"{}")).unwrap(), "{}");
     }
