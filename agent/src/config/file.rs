@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Runtime, SmtpTls};
 
@@ -243,7 +243,7 @@ pub(super) struct PushFile {
 }
 
 /// One of `services`
-#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["name"]))]
 // These are the flags of the specification.

@@ -166,3 +166,113 @@ fn in_words(warning: &Finding, names: &[String]) -> String {
         _ => warning.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::testing::{faults, good};
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        Config::parse(text, Path::new("c.json"), &|_| None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_check_honours_every_keyword_of_the_schema() {
+        assert_eq!(Shape::of::<AgentFile>().unknown_keywords(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_schema_knows_every_key_of_the_specification() {
+        let schema = schema();
+        for (pointer, keys) in [
+            ("", "runtime registry api audit monitor docker_health notifications push services state"),
+            ("/registry", "url poll_interval insecure concurrency"),
+            ("/api", "address allowed_hosts"),
+            ("/audit", "path"),
+            ("/state", "path"),
+            ("/monitor", "stats_interval"),
+            ("/docker_health", "check_interval timeout"),
+            ("/notifications", "discord smtp webhooks"),
+            ("/push", "warden_url token machine_id"),
+        ] {
+            let part = pointer.replace('/', "/properties/") + "/properties";
+            let mut expected: Vec<_> = keys.split(' ').collect();
+            expected.sort_unstable();
+            let found: Vec<_> = schema.pointer(&part).unwrap().as_object().unwrap().keys().collect();
+            assert_eq!(found, expected, "{pointer}");
+        }
+        let service = &schema["properties"]["services"]["items"]["properties"];
+        for key in "name images silent compose_files compose_project container_name env_file auto_update auto_start \
+                    auto_heal compose_watch cpu_threshold memory_threshold health_grace heal_cooldown heal_max_restarts"
+            .split_whitespace()
+        {
+            assert!(service[key].is_object(), "{key}");
+        }
+        assert_eq!(service.as_object().unwrap().len(), 16);
+    }
+
+    #[test]
+    fn a_file_that_is_no_object_is_refused() {
+        for (text, seen) in [("[]", "an array"), ("5", "a number"), ("\"x\"", "a string"), ("null", "null")] {
+            assert_eq!(error_of(text), format!("c.json: {seen}; allowed: an object"));
+        }
+        assert_eq!(
+            error_of("{"),
+            "c.json: is not JSON: line 1, column 1: EOF while parsing an object, found the end of the file"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_named_at_every_level() {
+        let config = good(&json!({
+            "servics": [], "registry": {"pol_interval": 5}, "notifications": {"discrod": {}},
+            "services": [{"name": "a", "x": 1}], "$schema": "s.json",
+        }));
+        assert_eq!(
+            config.warnings,
+            [
+                "notifications.discrod: is not a known key and is ignored; did you mean \"discord\"?",
+                "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
+                "a: x: is not a known key and is ignored",
+                "servics: is not a known key and is ignored; did you mean \"services\"?",
+            ]
+        );
+    }
+
+    #[test]
+    fn repeated_keys_are_named() {
+        let text = r#"{"runtime": "podman", "runtime": "docker", "services": [{"name": "a", "name": "b"}]}"#;
+        let config = Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
+        let twice = "stands there more than once; the last one counts";
+        assert_eq!(config.warnings, [format!("runtime: {twice}"), format!("b: name: {twice}")]);
+    }
+
+    #[test]
+    fn a_refusal_brings_the_warnings_too() {
+        let refused = super::super::testing::parse(&json!({"runtime": 5, "x": 1}), &|_| None).unwrap_err();
+        assert_eq!(refused.to_string(), "c.json: runtime: 5; allowed: docker, podman");
+        assert_eq!(refused.warnings(), ["x: is not a known key and is ignored"]);
+    }
+
+    #[test]
+    fn a_value_from_outside_cannot_forge_or_flood_a_message() {
+        let texts = faults(&json!({"runtime": format!("a\nb{}", "x".repeat(100_000))}));
+        assert_eq!(texts.len(), 1);
+        assert!(texts[0].len() < 200 && texts[0].starts_with("runtime: \"a\\nbxxx"), "{texts:?}");
+    }
+
+    #[test]
+    fn a_source_reads_the_file_again_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.json");
+        let source = ConfigSource::new(path.clone(), |_| None);
+        assert_eq!(
+            source.load().unwrap_err().to_string(),
+            format!("{}: there is no such file", path.display())
+        );
+        std::fs::write(&path, r#"{"runtime": "podman"}"#).unwrap();
+        assert_eq!(source.load().unwrap().runtime, crate::config::Runtime::Podman);
+    }
+}

@@ -244,3 +244,27 @@ pub struct ConfiguredImage {
     /// Normal form.
     pub reference: Reference,
 }
+
+/// What the tests of the rules have in common.
+#[cfg(test)]
+mod testing {
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::{Config, ConfigFaults, Env};
+
+    pub(super) fn parse(tree: &Value, env: Env<'_>) -> Result<Config, ConfigFaults> {
+        Config::parse(&tree.to_string(), Path::new("c.json"), env)
+    }
+
+    pub(super) fn good(tree: &Value) -> Config {
+        parse(tree, &|_| None).unwrap()
+    }
+
+    /// The faults without the file's path.
+    pub(super) fn faults(tree: &Value) -> Vec<String> {
+        let faults = parse(tree, &|_| None).unwrap_err().to_string();
+        faults.lines().map(|line| line.strip_prefix("c.json: ").unwrap_or(line).to_owned()).collect()
+    }
+}

@@ -262,7 +262,7 @@ mod tests {
     use crate::secret::Secret;
 
     #[derive(JsonSchema)]
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "only its schema is of interest")]
     enum Colour {
         /// Described words become `oneOf`.
         #[serde(rename = "red")]
@@ -275,7 +275,6 @@ mod tests {
     #[derive(Default, JsonSchema)]
     #[serde(default)]
     #[schemars(extend("required" = ["name"]))]
-    #[allow(dead_code)]
     struct Part {
         #[schemars(length(min = 1))]
         name: String,
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "only its schema is of interest")]
     struct Whole {
         colour: Option<Colour>,
         #[schemars(range(min = 10, max = 20))]

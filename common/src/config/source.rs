@@ -22,7 +22,7 @@ pub enum ReadError {
     /// Something other than a file.
     #[error("is {0}; allowed: a regular file")]
     NotAFile(&'static str),
-    /// More than [`MAX_BYTES`].
+    /// More than any configuration needs.
     #[error("is larger than 4 MiB; is this the right file?")]
     TooLarge,
     /// No content.
