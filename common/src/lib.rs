@@ -7,9 +7,13 @@
 //! | [`journal`] | the last entries and their live subscribers |
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
+//! | [`http`] | serving: listeners, limits, access, routes |
+//! | [`telemetry`] | log lines |
 
 pub mod clock;
+pub mod http;
 pub mod journal;
 pub mod store;
 pub mod supervisor;
+pub mod telemetry;
 pub mod wire;

@@ -342,4 +342,16 @@ mod tests {
         assert!(!set.finish(GRACE).await);
         assert!(set.is_empty());
     }
+
+    #[tokio::test]
+    async fn the_signals_that_ask_to_stop_are_heard() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let mut signals = std::pin::pin!(signals().unwrap());
+        for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
+        {
+            kill_process(getpid(), signal).unwrap();
+            let heard = tokio::time::timeout(GRACE, signals.next()).await;
+            assert_eq!(heard.expect("in time"), Some(name));
+        }
+    }
 }
