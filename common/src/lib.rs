@@ -9,6 +9,8 @@
 //! | [`journal`] | the last entries and their live subscribers |
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
+//! | [`http`] | serving: listeners, limits, access, routes |
+//! | [`telemetry`] | log lines |
 
 pub mod clock;
 pub mod config;

@@ -232,3 +232,50 @@ async fn a_killed_process_leaves_a_state_that_opens_without_loss() {
         assert_eq!(found.store.get("k").await.unwrap(), Some(vec![n; 3000]));
     }
 }
+
+/// A file system of 2 MiB, gone when it is dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount() -> Self {
+        let dir = tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=2m", "none"])
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(mounted.success(), "run this test as root, in a mount namespace of its own");
+        Self(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+#[ignore = "mounts a small file system, for which it must be root"]
+async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
+    let disk = SmallDisk::mount();
+    let opened = open_at(disk.0.path());
+    assert_eq!(opened.warning, None);
+    opened.store.put("before", vec![1]).await.unwrap();
+    let ballast = disk.0.path().join("ballast");
+    let filled = fs::write(&ballast, vec![0; 2 * 1024 * 1024]);
+    assert!(filled.is_err(), "the disk is full now");
+    let mut refused = 0;
+    for n in 0..20 {
+        refused += u32::from(opened.store.put(&format!("during/{n}"), vec![n; 200_000]).await.is_err());
+    }
+    assert!(refused > 0);
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]), "reading goes on");
+    fs::remove_file(ballast).unwrap();
+    opened.store.put("after", vec![2]).await.unwrap();
+    drop(opened);
+    let opened = open_at(disk.0.path());
+    assert_eq!(opened.warning, None);
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]));
+    assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
+}

@@ -195,6 +195,7 @@ pub fn signals() -> std::io::Result<impl Stream<Item = &'static str> + Send> {
 pub struct TaskSet {
     tracker: TaskTracker,
     kill: CancellationToken,
+    panicked: CancellationToken,
 }
 
 impl TaskSet {
@@ -205,13 +206,19 @@ impl TaskSet {
 
     /// Starts a task.
     pub fn spawn(&self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
-        let (name, kill) = (name.into(), self.kill.clone());
+        let (name, kill, panicked) = (name.into(), self.kill.clone(), self.panicked.clone());
         self.tracker.spawn(async move {
             let task = AssertUnwindSafe(kill.run_until_cancelled_owned(task)).catch_unwind();
             if let Err(panic) = task.await {
                 tracing::error!(task = name, panic = panic_text(panic.as_ref()), "a task panicked");
+                panicked.cancel();
             }
         });
+    }
+
+    /// Returns when a task has panicked; for an owner that cannot go on without it, and ends for that.
+    pub async fn panicked(&self) {
+        self.panicked.cancelled().await;
     }
 
     /// How many tasks have not ended.
@@ -335,11 +342,24 @@ mod tests {
         set.spawn("good", async move { flag.store(true, Ordering::Relaxed) });
         assert!(set.finish(GRACE).await);
         assert!(done.load(Ordering::Relaxed));
+        set.panicked().await;
 
         let set = TaskSet::new();
         set.spawn("stuck", pending());
         assert_eq!(set.len(), 1);
         assert!(!set.finish(GRACE).await);
         assert!(set.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_signals_that_ask_to_stop_are_heard() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let mut signals = std::pin::pin!(signals().unwrap());
+        for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
+        {
+            kill_process(getpid(), signal).unwrap();
+            let heard = tokio::time::timeout(GRACE, signals.next()).await;
+            assert_eq!(heard.expect("in time"), Some(name));
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Log lines on stderr: filter, format, and nothing in them that could act on a terminal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -28,13 +30,13 @@ pub fn init(format: LogFormat, verbose: bool) {
     let (filter, fault) = filter(std::env::var("RUST_LOG").ok().as_deref(), verbose);
     let ansi = format == LogFormat::Auto && io::stderr().is_terminal();
     let journald = std::env::var_os("JOURNAL_STREAM").is_some_and(|value| !value.is_empty());
-    let layer = tracing_subscriber::fmt::layer().with_writer(Stderr { ansi }).with_ansi(ansi);
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(ansi);
     let registry = tracing_subscriber::registry().with(filter);
     // Somebody else's subscriber, as in tests, is as good as ours.
     let _ = match (format, journald) {
         (LogFormat::Json, _) => registry.with(layer.json().flatten_event(true)).try_init(),
-        (_, true) => registry.with(layer.without_time()).try_init(),
-        (_, false) => registry.with(layer).try_init(),
+        (_, true) => registry.with(layer.fmt_fields(escaping()).without_time()).try_init(),
+        (_, false) => registry.with(layer.fmt_fields(escaping())).try_init(),
     };
     if let Some(fault) = fault {
         tracing::warn!("RUST_LOG is not used: {fault}");
@@ -56,55 +58,23 @@ fn filter(from_environment: Option<&str>, verbose: bool) -> (EnvFilter, Option<S
     }
 }
 
-/// Writes events to stderr with their control characters escaped: names, labels and error texts come from outside.
-#[derive(Debug, Clone, Copy)]
-struct Stderr {
-    ansi: bool,
-}
-
-impl<'writer> MakeWriter<'writer> for Stderr {
-    type Writer = Self;
-
-    fn make_writer(&'writer self) -> Self {
-        *self
-    }
-}
-
-impl Write for Stderr {
-    /// Gets one whole event at a time.
-    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        io::stderr().lock().write_all(escaped(&String::from_utf8_lossy(event), self.ansi).as_bytes())?;
-        Ok(event.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
-}
-
-/// The event with every control character but its last line break escaped. With `ansi`, the formatter's own colours
-/// stay: it escapes those in values itself.
-fn escaped(event: &str, ansi: bool) -> String {
-    let (line, end) = event.strip_suffix('\n').map_or((event, ""), |line| (line, "\n"));
-    let mut safe = String::with_capacity(event.len());
-    let mut rest = line.chars();
-    while let Some(character) = rest.next() {
-        if character == '\u{1b}' && ansi && is_colour(rest.as_str()) {
-            safe.push(character);
-        } else if character.is_control() || is_bidi(character) {
-            safe.extend(character.escape_default());
-        } else {
-            safe.push(character);
+/// Writes `message name=value …` with the control characters of all values escaped: names, labels and error texts
+/// come from outside, and the formatter lets some of them through.
+fn escaping() -> impl for<'writer> FormatFields<'writer> {
+    debug_fn(|writer, field, value| {
+        if field.name() != "message" {
+            write!(writer, "{field}=")?;
         }
-    }
-    safe + end
-}
-
-/// Whether an escape character that is followed by `rest` begins a colour, `[…m`.
-fn is_colour(rest: &str) -> bool {
-    rest.strip_prefix('[').is_some_and(|rest| {
-        rest.trim_start_matches(|digit: char| digit.is_ascii_digit() || digit == ';').starts_with('m')
+        for character in format!("{value:?}").chars() {
+            if character.is_control() || is_bidi(character) {
+                write!(writer, "{}", character.escape_default())?;
+            } else {
+                writer.write_char(character)?;
+            }
+        }
+        Ok(())
     })
+    .delimited(" ")
 }
 
 /// Characters that reorder a line on the screen.
@@ -121,11 +91,11 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Sheet(Arc<Mutex<String>>, bool);
+    struct Sheet(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Sheet {
+    impl io::Write for Sheet {
         fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().push_str(&escaped(std::str::from_utf8(event).unwrap(), self.1));
+            self.0.lock().unwrap().extend_from_slice(event);
             Ok(event.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -134,10 +104,11 @@ mod tests {
     }
 
     fn logged(ansi: bool) -> String {
-        let sheet = Sheet(Arc::default(), ansi);
+        let sheet = Sheet::default();
         let writer = sheet.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
+            .fmt_fields(escaping())
             .with_ansi(ansi)
             .with_max_level(Level::INFO)
             .finish();
@@ -145,8 +116,8 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(name = evil, shown = %evil, debug = ?evil, "{evil}");
         });
-        let text = sheet.0.lock().unwrap().clone();
-        text
+        let bytes = sheet.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
     }
 
     #[test]
@@ -160,6 +131,8 @@ mod tests {
                 assert!(!text.contains(character), "{text:?}");
             }
             assert_eq!(text.contains('\u{1b}'), ansi, "{text:?}");
+            assert!(text.contains(r"a\nfake line\r\u{1b}[31mred"), "{text:?}");
+            assert!(text.contains(" shown=a"), "{text:?}");
         }
     }
 

@@ -233,3 +233,27 @@ async fn reading_across_a_rotation_under_way_gives_every_entry_once() {
     running.finish().await;
     assert_eq!(read_latest(path, 5000).await.unwrap().len(), 3000);
 }
+
+#[tokio::test]
+#[ignore = "mounts a small file system, for which it must be root"]
+async fn the_file_catches_up_after_a_full_disk_without_damaged_or_doubled_lines() {
+    let dir = tempdir().unwrap();
+    let mount = |args: &[&str]| {
+        std::process::Command::new(args[0]).args(&args[1..]).arg(dir.path()).status().unwrap()
+    };
+    assert!(mount(&["mount", "-t", "tmpfs", "-o", "size=256k", "none"]).success(), "run this test as root");
+    let path = dir.path().join("audit.jsonl");
+    let running = Running::start(&path, LIMITS, QUEUE);
+    let ballast = path.with_file_name("ballast");
+    fs::write(&ballast, vec![0; 200 * 1024]).unwrap();
+    for n in 0..1000 {
+        running.audit.record(entry(&n.to_string()));
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+    assert!(content(&path).len() < 1000, "the disk is full now");
+    fs::remove_file(ballast).unwrap();
+    wait_for("1000 lines", || content(&path).len() == 1000).await;
+    assert_eq!(content(&path), (0..1000).map(|n| n.to_string()).collect::<Vec<_>>());
+    running.finish().await;
+    mount(&["umount", "-l"]);
+}

@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_page_of_another_site_may_not_change_anything() {
-        let table: &[(&str, &[(&'static str, &str)], u16)] = &[
+        type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], u16);
+        let table: &[Case<'_>] = &[
             ("localhost:9090", &[], 200),
             ("localhost:9090", &[("origin", "http://localhost:9090")], 200),
             ("localhost:9090", &[("origin", "http://LOCALHOST:9090")], 200),

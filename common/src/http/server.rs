@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::header::HOST;
-use http::{HeaderValue, Version};
+use http::{HeaderValue, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -26,7 +26,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
-use super::{Limits, Response, Seats};
+use super::reply::harden;
+use super::{Limits, Response, Seats, error};
 use crate::supervisor::TaskSet;
 
 /// How long to wait after an accept that failed for want of something, such as open files.
@@ -137,9 +138,16 @@ impl Server {
             {
                 request.headers_mut().insert(HOST, host);
             }
-            let answer = routes.call(request);
+            // warp panics on the targets of CONNECT and `OPTIONS *`.
+            let answer = request.uri().path().starts_with('/').then(|| routes.call(request));
             let answered = Answered(pace.clone());
-            async move { Ok::<_, Infallible>(answer.await?.map(|body| Tracked { body, _answered: answered })) }
+            async move {
+                let answer = match answer {
+                    Some(answer) => answer.await?,
+                    None => harden(error(StatusCode::BAD_REQUEST, "the request names no path")),
+                };
+                Ok::<_, Infallible>(answer.map(|body| Tracked { body, _answered: answered }))
+            }
         });
         let mut connection = pin!(
             http1::Builder::new()

@@ -493,3 +493,23 @@ async fn a_stream_that_ignores_the_stop_is_cut_when_the_drain_time_is_over() {
     assert_eq!(streams.taken(), 0);
     rest(&mut stream).await;
 }
+
+#[tokio::test]
+#[ignore = "takes the whole process's open files, so it must run alone"]
+async fn the_server_survives_a_want_of_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let server = Running::start(Limits::default());
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(60), ..before }).unwrap();
+    let mut held = Vec::new();
+    while let Ok(stream) = TcpStream::connect(server.at).await {
+        held.push(stream);
+    }
+    assert!(held.len() > 10);
+    // Room for a few clients, while the server has none for them yet.
+    sleep(Duration::from_millis(500)).await;
+    drop(held);
+    assert_eq!(status(&server.ask("GET", "/status").await), 200);
+    setrlimit(Resource::Nofile, before).unwrap();
+    server.finish().await;
+}
