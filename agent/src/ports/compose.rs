@@ -17,7 +17,7 @@ use super::{Compose, ComposeError, Project, Recreate};
 use crate::config::Runtime;
 
 /// Pulling is done before; what is left is stopping and starting containers.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_mins(10);
 
 /// Variables of the agent that compose gets. Anything else could change which project, engine or API version
 /// is meant (`COMPOSE_*`, `DOCKER_*`), or belongs to the agent alone (`NOTIFY_SOCKET`).

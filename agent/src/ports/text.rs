@@ -16,22 +16,21 @@ impl Tail {
 
     /// Adds a piece and forgets what has become too old.
     pub(crate) fn push(&mut self, piece: &[u8]) {
-        let piece = &piece[piece.len().saturating_sub(Self::KEEP)..];
         let surplus = (self.kept.len() + piece.len()).saturating_sub(Self::KEEP);
-        if surplus > 0 {
-            self.cut = true;
-            self.kept.drain(..surplus.min(self.kept.len()));
-        }
-        self.kept.extend_from_slice(piece);
+        self.cut |= surplus > 0;
+        let from_kept = surplus.min(self.kept.len());
+        self.kept.drain(..from_kept);
+        self.kept.extend_from_slice(&piece[surplus - from_kept..]);
     }
 
     /// What is left, cleaned, from the start of a line where something was forgotten.
     pub(crate) fn text(&self) -> String {
         let text = clean(&String::from_utf8_lossy(&self.kept));
-        let text = clip_start(&text, OUTPUT_LIMIT);
-        let whole = match text.split_once('\n') {
-            Some((_, rest)) if self.cut && !rest.trim().is_empty() => rest,
-            _ => text,
+        let end = clip_start(&text, OUTPUT_LIMIT);
+        let cut = self.cut || end.len() < text.len();
+        let whole = match end.split_once('\n') {
+            Some((_, rest)) if cut && !rest.trim().is_empty() => rest,
+            _ => end,
         };
         whole.trim_end().to_owned()
     }
@@ -182,6 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_in_one_piece_is_cut_the_same_way() {
+        for size in [9_000, 17_000, 200_000] {
+            let mut tail = Tail::default();
+            tail.push(b"before\n");
+            tail.push(format!("{}\nlast", "x\n".repeat(size / 2)).as_bytes());
+            let text = tail.text();
+            assert!(
+                text.len() <= OUTPUT_LIMIT && text.starts_with("x\n") && text.ends_with("last"),
+                "{size}"
+            );
+        }
+    }
+
+    #[test]
     fn one_endless_line_is_clipped_at_a_character() {
         let mut tail = Tail::default();
         tail.push("ä".repeat(100_000).as_bytes());
@@ -192,7 +205,7 @@ mod tests {
     #[test]
     fn bytes_that_are_not_text_stay_bounded() {
         let mut tail = Tail::default();
-        tail.push(&[0xff; 50_000]);
+        tail.push(&vec![0xff; 50_000]);
         assert!(tail.text().len() <= OUTPUT_LIMIT);
     }
 

@@ -78,8 +78,11 @@ pub(super) async fn run(mut command: Command, deadline: Instant, tail: &mut Tail
         }
     })
     .await;
-    group.signal(Signal::KILL);
-    let _ = timeout(LINGER, child.wait()).await;
+    if group.is_alive() {
+        group.signal(Signal::KILL);
+        let _ = timeout(LINGER, child.wait()).await;
+    }
+    group.0 = None;
     Ok(End::TooLong)
 }
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const LIMIT: u64 = 1024 * 1024;
 /// Defaults inside defaults.
 const MAX_DEPTH: u32 = 20;
+/// All values together; the system gives a child no more. Lines that double each other's value get here fast.
+const MAX_VALUES: usize = 2 * 1024 * 1024;
 
 /// Why an env file can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +56,7 @@ type Fault = (usize, String);
 /// `$NAME` and `${NAME}` with defaults. A key alone asks for what the environment has, so it adds nothing.
 fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fault> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new() };
+    let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new(), size: 0 };
     let mut rest = text;
     let line_at = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
     loop {
@@ -66,8 +68,8 @@ fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fau
             rest = rest.split_once('\n').map_or("", |(_, next)| next);
             continue;
         }
-        let line = line_at(rest);
-        let fault = |reason: &str| (line, reason.to_owned());
+        let begin = rest;
+        let fault = |reason: &str| (line_at(begin), reason.to_owned());
         let statement = match rest.strip_prefix("export") {
             Some(after) if after.starts_with([' ', '\t']) => after.trim_start_matches([' ', '\t']),
             _ => rest,
@@ -86,21 +88,17 @@ fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fau
         }
         let value = statement[end + 1..].trim_start_matches([' ', '\t', '\r']);
         let text;
-        (text, rest) = match value.chars().next() {
-            Some(quote @ ('"' | '\'')) => {
-                let (inner, after) =
-                    quoted(&value[1..], quote).ok_or_else(|| fault("the quote is not closed"))?;
-                if quote == '"' {
-                    (found.substitute(&unescape(&inner), 0).map_err(|reason| (line, reason))?, after)
-                } else {
-                    (inner, after)
-                }
+        (text, rest) = if let Some(quote @ ('"' | '\'')) = value.chars().next() {
+            let (inner, after) =
+                quoted(&value[1..], quote).ok_or_else(|| fault("the quote is not closed"))?;
+            match quote {
+                '"' => (found.substitute(&unescape(&inner), 0).map_err(|reason| fault(&reason))?, after),
+                _ => (inner, after),
             }
-            _ => {
-                let (value, after) = value.split_once('\n').unwrap_or((value, ""));
-                let value = value.split(" #").next().unwrap_or_default().trim_end();
-                (found.substitute(value, 0).map_err(|reason| (line, reason))?, after)
-            }
+        } else {
+            let (value, after) = value.split_once('\n').unwrap_or((value, ""));
+            let value = value.split(" #").next().unwrap_or_default().trim_end();
+            (found.substitute(value, 0).map_err(|reason| fault(&reason))?, after)
         };
         if text.contains('\0') {
             return Err(fault("a value can't have a zero byte"));
@@ -148,10 +146,9 @@ fn unescape(text: &str) -> String {
             Some('f') => out.push('\u{c}'),
             Some('v') => out.push('\u{b}'),
             Some('"') => out.push('"'),
-            Some('\\') => out.push('\\'),
+            Some('\\') | None => out.push('\\'),
             Some('$') => out.push_str("$$"),
             Some(other) => out.extend(['\\', other]),
-            None => out.push('\\'),
         }
     }
     out
@@ -165,10 +162,12 @@ struct Found<'a> {
     outside: &'a Outside<'a>,
     in_order: Vec<(String, String)>,
     place: HashMap<String, usize>,
+    size: usize,
 }
 
 impl Found<'_> {
     fn add(&mut self, key: &str, value: String) {
+        self.size += value.len();
         if let Some(at) = self.place.get(key) {
             self.in_order[*at].1 = value;
         } else {
@@ -189,6 +188,9 @@ impl Found<'_> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(at) = rest.find('$') {
+            if self.size + out.len() > MAX_VALUES {
+                return Err(format!("the values up to here are longer than {MAX_VALUES} bytes"));
+            }
             out.push_str(&rest[..at]);
             rest = &rest[at + 1..];
             if let Some(after) = rest.strip_prefix('$') {
@@ -338,6 +340,13 @@ mod tests {
     fn endless_nesting_is_refused_not_followed() {
         let text = format!("A={}x{}", "${B:-".repeat(5000), "}".repeat(5000));
         assert!(fault(&text).1.contains("inside each other"));
+    }
+
+    #[test]
+    fn values_that_double_each_other_are_refused_in_time() {
+        let text = format!("A=xxxxxxxx\n{}", "A=$A$A\n".repeat(100_000));
+        assert!(fault(&text).1.contains("longer than"));
+        assert_eq!(parsed(&"A=1\n".repeat(250_000)).len(), 1);
     }
 
     #[tokio::test]

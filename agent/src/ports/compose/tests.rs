@@ -42,10 +42,6 @@ impl Stage {
         Project { env_file: Some(self.path("vars.env")), ..self.project() }
     }
 
-    fn compose(&self) -> ComposeCli {
-        cli(Runtime::Docker).with_program("/bin/sh".into())
-    }
-
     /// Waits until the script has written the file.
     async fn written(&self, name: &str) -> String {
         let wait = async {
@@ -59,6 +55,11 @@ impl Stage {
         };
         timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{name} was never written"))
     }
+}
+
+/// Compose that is the script of a stage: the shell takes compose's first argument for it.
+fn scripted() -> ComposeCli {
+    cli(Runtime::Docker).with_program("/bin/sh".into())
 }
 
 fn cli(runtime: Runtime) -> ComposeCli {
@@ -120,7 +121,7 @@ async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
     let project = stage.project_with_env(
         "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n",
     );
-    stage.compose().up(&project, Recreate::Changed).await.unwrap();
+    scripted().up(&project, Recreate::Changed).await.unwrap();
     let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
     let env = stage.read("env.txt");
     let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
@@ -143,14 +144,14 @@ async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
 #[tokio::test]
 async fn output_of_both_kinds_comes_in_order_and_clean() {
     let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
-    let output = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap();
+    let output = scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
     assert_eq!(output, "one\ntwo\nthree");
 }
 
 #[tokio::test]
 async fn a_flood_of_output_neither_blocks_nor_grows() {
     let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
-    let error = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "the end");
     assert!(error.output.len() <= 8 * 1024, "{}", error.output.len());
 }
@@ -161,16 +162,16 @@ async fn the_last_line_is_the_cause_without_what_varies() {
     let stage = Stage::new(&format!(
         "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
     ));
-    let error = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "Error: endpoint p-1 (<id>): Bind failed");
     assert!(error.output.starts_with(" web  Starting"), "{}", error.output);
 
     let stage = Stage::new("echo 'time=\"2024-05-01T10:00:00Z\" level=error msg=\"no such thing\"'; exit 15");
-    let error = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "no such thing");
 
     let stage = Stage::new("exit 3");
-    let error = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "compose up failed without a word (exit status: 3)");
 }
 
@@ -178,15 +179,15 @@ async fn the_last_line_is_the_cause_without_what_varies() {
 async fn a_container_in_the_way_is_worth_one_more_try() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
-    stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap();
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
 
     let stage = Stage::new(&format!("{conflict}; exit 1"));
-    let error = stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\nx\n", "once more, not for ever");
     assert!(error.cause.contains("Conflict."), "{}", error.cause);
 
     let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
-    stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\n");
 }
 
@@ -195,12 +196,12 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
     let begin = Instant::now();
-    let compose = stage.compose().with_limit(Duration::from_secs(1));
+    let compose = scripted().with_limit(Duration::from_secs(1));
     let error = compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "compose up was stopped: not done after 1 s");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
-    ends(&stage.read("pid").trim().to_owned()).await;
+    ends(stage.read("pid").trim()).await;
 }
 
 #[tokio::test]
@@ -209,7 +210,7 @@ async fn who_does_not_listen_is_killed_with_its_children() {
         "trap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done' &\nwhile :; do sleep 1; done",
     );
     let begin = Instant::now();
-    let compose = stage.compose().with_limit(Duration::from_secs(1));
+    let compose = scripted().with_limit(Duration::from_secs(1));
     compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
@@ -218,7 +219,7 @@ async fn who_does_not_listen_is_killed_with_its_children() {
 #[tokio::test]
 async fn when_nobody_waits_any_more_the_group_dies_at_once() {
     let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
-    let compose = stage.compose();
+    let compose = scripted();
     let project = stage.project();
     let running = compose.up(&project, Recreate::Changed);
     let (pid, leader) = tokio::select! {
@@ -233,7 +234,7 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
 async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
     let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
     let begin = Instant::now();
-    stage.compose().up(&stage.project(), Recreate::Changed).await.unwrap();
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
@@ -244,25 +245,25 @@ async fn what_is_missing_is_named() {
     let cause = async |compose: ComposeCli, project: &Project| {
         compose.up(project, Recreate::Changed).await.unwrap_err().cause
     };
-    let absent = stage.compose().with_program("/nowhere/docker".into());
+    let absent = scripted().with_program("/nowhere/docker".into());
     assert_eq!(
         cause(absent, &stage.project()).await,
         "/nowhere/docker can't be run: not found (install it, or set \"runtime\")"
     );
     let elsewhere = Project { files: vec!["/nowhere/compose.yml".into()], ..stage.project() };
     assert_eq!(
-        cause(stage.compose(), &elsewhere).await,
+        cause(scripted(), &elsewhere).await,
         "the folder /nowhere of the compose files does not exist"
     );
     let nothing = Project { files: Vec::new(), ..stage.project() };
-    assert_eq!(cause(stage.compose(), &nothing).await, "no compose files configured");
+    assert_eq!(cause(scripted(), &nothing).await, "no compose files configured");
     let faulty = stage.project_with_env("A=1\nB C\n");
-    let text = cause(stage.compose(), &faulty).await;
+    let text = cause(scripted(), &faulty).await;
     assert!(text.starts_with("env_file ") && text.contains("vars.env, line 2: "), "{text}");
 
     for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
         let stage = Stage::new(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
-        let text = cause(stage.compose(), &stage.project()).await;
+        let text = cause(scripted(), &stage.project()).await;
         assert!(text.starts_with("docker has no compose plugin"), "{text}");
     }
 }

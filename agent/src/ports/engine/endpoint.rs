@@ -173,6 +173,31 @@ fn host_and_port(address: &str) -> Option<String> {
     (!host.is_empty() && (bracketed || !host.contains(':'))).then(|| format!("{host}:{port}"))
 }
 
+/// Of the command line's configuration file.
+#[derive(serde::Deserialize)]
+struct ConfigFile {
+    #[serde(rename = "currentContext")]
+    current_context: Option<String>,
+}
+
+/// Of a context's description.
+#[derive(serde::Deserialize)]
+struct Meta {
+    #[serde(rename = "Endpoints")]
+    endpoints: MetaEndpoints,
+}
+
+#[derive(serde::Deserialize)]
+struct MetaEndpoints {
+    docker: MetaDocker,
+}
+
+#[derive(serde::Deserialize)]
+struct MetaDocker {
+    #[serde(rename = "Host", default)]
+    host: String,
+}
+
 /// The context that the user chose, and where; `None` for the default one.
 fn context_name(world: &Surroundings<'_>) -> Result<Option<(String, String)>, EndpointError> {
     if let Some(name) = world.set("DOCKER_CONTEXT") {
@@ -187,11 +212,6 @@ fn context_name(world: &Surroundings<'_>) -> Result<Option<(String, String)>, En
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(fault(error.kind().to_string())),
     };
-    #[derive(serde::Deserialize)]
-    struct ConfigFile {
-        #[serde(rename = "currentContext")]
-        current_context: Option<String>,
-    }
     let file: ConfigFile = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
     Ok(file.current_context.and_then(|name| chosen(path.display().to_string(), name)))
 }
@@ -212,20 +232,6 @@ fn in_context(world: &Surroundings<'_>, from: &str, name: &str) -> Result<Endpoi
     let meta = contexts.join("meta").join(&id).join("meta.json");
     let text = std::fs::read(&meta)
         .map_err(|error| fault(&format!("{} can't be read: {}", meta.display(), error.kind())))?;
-    #[derive(serde::Deserialize)]
-    struct Meta {
-        #[serde(rename = "Endpoints")]
-        endpoints: Endpoints,
-    }
-    #[derive(serde::Deserialize)]
-    struct Endpoints {
-        docker: Docker,
-    }
-    #[derive(serde::Deserialize)]
-    struct Docker {
-        #[serde(rename = "Host", default)]
-        host: String,
-    }
     let meta: Meta =
         serde_json::from_slice(&text).map_err(|error| fault(&format!("{}: {error}", meta.display())))?;
     let certificates = contexts.join("tls").join(&id).join("docker").exists();

@@ -29,7 +29,7 @@ const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
 const CHANGE: Duration = Duration::from_secs(15);
 /// A pull may take hours, but not without a sign of life.
-const PULL_SILENCE: Duration = Duration::from_secs(120);
+const PULL_SILENCE: Duration = Duration::from_mins(2);
 /// Inspections under way at once.
 const PARALLEL: usize = 16;
 
@@ -340,11 +340,15 @@ impl Engine for DockerEngine {
         let (docker, info) = self
             .connection
             .call("read the engine's clock", READ, |docker| async move {
-                let info = docker.info().await?;
-                Ok((docker, info))
+                match docker.info().await {
+                    // An engine whose description is not understood still has events.
+                    Err(Error::JsonDataError { .. }) => Ok((docker, None)),
+                    info => Ok((docker, Some(info?))),
+                }
             })
             .await?;
-        let since = info.system_time.and_then(|now| now.parse::<jiff::Timestamp>().ok());
+        let now = info.and_then(|info| info.system_time);
+        let since = now.and_then(|now| now.parse::<jiff::Timestamp>().ok());
         let filters = HashMap::from([("type", vec!["container"]), ("event", convert::EVENTS.to_vec())]);
         let mut options = query::EventsOptionsBuilder::new().filters(&filters);
         if let Some(since) = since {
