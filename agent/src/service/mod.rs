@@ -690,7 +690,7 @@ impl Service {
                 self.containers = Some(containers);
             }
             (Phase::TagsBack, StepResult::TagsBack | StepResult::Failed(_)) => {
-                deployment.enter(Phase::Release, now)
+                deployment.enter(Phase::Release, now);
             }
             (Phase::Evidence { failure, output }, StepResult::Evidence { log }) => {
                 let output = black_box(failure, output, &log);

@@ -21,10 +21,7 @@ pub(super) async fn observe(
     settled: &BTreeMap<String, Digest>,
 ) -> Result<Observation, CheckFault> {
     let remote = join_all(config.images.iter().map(|image| async {
-        match image.reference.is_pinned() {
-            true => Ok(None),
-            false => cycle.digest(&image.reference).await.map(Some),
-        }
+        if image.reference.is_pinned() { Ok(None) } else { cycle.digest(&image.reference).await.map(Some) }
     }));
     let members = config
         .compose_project

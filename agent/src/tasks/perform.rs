@@ -53,7 +53,7 @@ async fn hold(
             Ok(id) => engine.anchor(&hold_name(project, &image.id), &id, project).await?,
             Err(error) if error.is_unavailable() => return Err(error),
             Err(_) => {
-                missing.push(image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string))
+                missing.push(image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string));
             }
         }
     }

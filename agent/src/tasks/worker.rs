@@ -351,12 +351,11 @@ impl Worker {
             return;
         }
         let lock = self.world.projects.lock(&project);
-        match lock.clone().try_lock_owned() {
-            Ok(lease) => self.lease = Some(lease),
-            Err(_) => {
-                self.waits_for_lease = true;
-                self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
-            }
+        if let Ok(lease) = lock.clone().try_lock_owned() {
+            self.lease = Some(lease)
+        } else {
+            self.waits_for_lease = true;
+            self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
         }
     }
 

@@ -44,7 +44,7 @@ fn config(images: &[&str]) -> Arc<ServiceConfig> {
         cpu_threshold: 0.0,
         memory_threshold: 0.0,
         health_grace: Duration::from_secs(10),
-        heal_cooldown: Duration::from_secs(300),
+        heal_cooldown: Duration::from_mins(5),
         heal_max_restarts: 3,
     })
 }
@@ -252,7 +252,7 @@ async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
     }
 }
 
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_mins(2);
 
 #[tokio::test(start_paused = true)]
 async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {

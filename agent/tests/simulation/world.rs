@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 
 /// How an image behaves once it is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     /// Healthy two seconds after its start.
     Good,
     /// Runs, but its health check never passes.
@@ -76,7 +76,7 @@ struct Inner {
 
 /// The world. Clones are the same world.
 #[derive(Clone)]
-pub struct FakeWorld {
+pub(crate) struct FakeWorld {
     inner: Arc<Mutex<Inner>>,
     clock: Arc<dyn Clock>,
     store: MemoryStore,
@@ -84,20 +84,20 @@ pub struct FakeWorld {
     pub crash: Arc<Notify>,
 }
 
-pub fn digest_of(name: &str) -> Digest {
+pub(crate) fn digest_of(name: &str) -> Digest {
     Digest::of(name.as_bytes())
 }
 
-pub fn id_of(name: &str) -> ImageId {
+pub(crate) fn id_of(name: &str) -> ImageId {
     ImageId(Digest::of(format!("config of {name}").as_bytes()).to_string())
 }
 
 impl FakeWorld {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self { inner: Arc::default(), clock, store: MemoryStore::new(), crash: Arc::default() }
     }
 
-    pub fn clock(&self) -> Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
 
@@ -106,19 +106,19 @@ impl FakeWorld {
     }
 
     /// Publishes an image under a tag; its digest and ID follow from `name`.
-    pub fn push(&self, reference: &Reference, name: &str, behaviour: Behaviour) {
+    pub(crate) fn push(&self, reference: &Reference, name: &str, behaviour: Behaviour) {
         let mut inner = self.lock();
         inner.registry.insert(reference.tagged(), digest_of(name));
         inner.published.insert(digest_of(name), (id_of(name), behaviour));
     }
 
     /// Adds a service to the compose file.
-    pub fn compose_service(&self, service: &str, reference: &Reference) {
+    pub(crate) fn compose_service(&self, service: &str, reference: &Reference) {
         self.lock().services.push((service.to_owned(), reference.clone()));
     }
 
     /// Lets the engine have an image under its tag, as after an earlier pull (or a build, without `digest`).
-    pub fn have(&self, reference: &Reference, name: &str, behaviour: Behaviour, with_digest: bool) {
+    pub(crate) fn have(&self, reference: &Reference, name: &str, behaviour: Behaviour, with_digest: bool) {
         let mut inner = self.lock();
         let digests =
             if with_digest { [reference.repository.at(&digest_of(name))].into() } else { BTreeSet::new() };
@@ -130,61 +130,61 @@ impl FakeWorld {
     }
 
     /// Brings the project up outside of the agent.
-    pub fn operator_up(&self) {
+    pub(crate) fn operator_up(&self) {
         let now = self.clock.now();
         self.lock().up_all(now, false);
     }
 
-    pub fn crash_at(&self, call: Option<usize>) {
+    pub(crate) fn crash_at(&self, call: Option<usize>) {
         let mut inner = self.lock();
         inner.calls = 0;
         inner.crash_at = call;
     }
 
-    pub fn prune_always(&self) {
+    pub(crate) fn prune_always(&self) {
         self.lock().prune_always = true;
     }
 
-    pub fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.lock().calls
     }
 
-    pub fn ups(&self) -> usize {
+    pub(crate) fn ups(&self) -> usize {
         self.lock().pub_ups
     }
 
-    pub fn set_engine_down(&self, down: bool) {
+    pub(crate) fn set_engine_down(&self, down: bool) {
         self.lock().engine_down = down;
     }
 
     /// The engine restarts: everything is stopped and started again, nothing is restarted by policy.
-    pub fn restart_containers_stopped(&self) {
+    pub(crate) fn restart_containers_stopped(&self) {
         for container in &mut self.lock().containers {
             container.started = None;
         }
     }
 
-    pub fn record(&self, entry: AuditEntry) {
+    pub(crate) fn record(&self, entry: AuditEntry) {
         self.lock().entries.push(entry);
     }
 
-    pub fn entries(&self) -> Vec<AuditEntry> {
+    pub(crate) fn entries(&self) -> Vec<AuditEntry> {
         self.lock().entries.clone()
     }
 
-    pub fn violations(&self) -> Vec<String> {
+    pub(crate) fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
 
     /// Image IDs that the containers of a compose service run on, those that never started left out.
-    pub fn running(&self, service: &str) -> Vec<ImageId> {
+    pub(crate) fn running(&self, service: &str) -> Vec<ImageId> {
         let inner = self.lock();
         let started = inner.containers.iter().filter(|c| c.service == service && c.started.is_some());
         started.map(|c| c.image.clone()).collect()
     }
 
     /// Everything that is left of holds.
-    pub fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let inner = self.lock();
         let tags =
             inner.images.values().flat_map(|image| image.tags.iter()).filter(|t| t.contains("evenkeel.hold"));
@@ -499,7 +499,7 @@ impl FakeWorld {
     }
 
     /// The durable state as the next start will read it.
-    pub async fn durable(&self, key: &str) -> evenkeel_agent::service::Durable {
+    pub(crate) async fn durable(&self, key: &str) -> evenkeel_agent::service::Durable {
         let row = self.store.get(key).await.expect("memory");
         row.map(|row| serde_json::from_slice(&row).expect("the agent wrote it")).unwrap_or_default()
     }
@@ -523,7 +523,7 @@ impl Store for FakeWorld {
     }
 }
 
-pub fn reference(text: &str) -> Reference {
+pub(crate) fn reference(text: &str) -> Reference {
     let parsed = Reference::parse(text).expect("a valid reference");
     let Repository { host, path } = &parsed.repository;
     assert!(!host.is_empty() && !path.is_empty());
