@@ -142,7 +142,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         state: poll_state,
         asked,
     };
-    let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe() };
+    let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), last_nano: 0 };
     let api = Api {
         fleet,
         engine: engine_state.subscribe(),

@@ -287,7 +287,7 @@ async fn events_are_seen_from_the_call_on_and_without_the_probes_noise() {
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
     let name = format!("{}-x", stage.id);
-    let mut events = stage.engine.events().await.unwrap();
+    let mut events = stage.engine.events(now_nano()).await.unwrap();
     // Nobody reads yet, and still nothing is lost.
     let label = format!("com.docker.compose.project={}", stage.id);
     let flags = [
@@ -347,7 +347,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     let (proxy, endpoint) = Proxy::start(&stage);
     let engine = DockerEngine::new(endpoint.clone(), Arc::new(Nobody));
     engine.ping().await.unwrap();
-    let mut events = engine.events().await.unwrap();
+    let mut events = engine.events(now_nano()).await.unwrap();
     let idle = timeout(Duration::from_millis(500), async {
         while let Some(event) = events.next().await {
             assert!(!event.id.is_empty());
@@ -369,7 +369,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     );
     let (_proxy, _) = Proxy::start(&stage);
     engine.ping().await.unwrap();
-    drop(engine.events().await.unwrap());
+    drop(engine.events(now_nano()).await.unwrap());
 }
 
 #[tokio::test]
@@ -460,4 +460,8 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         (format!("{}-web-1", stage.id).as_str(), State::Running)
     );
     assert_eq!(seen[0].image, ImageId(second));
+}
+
+fn now_nano() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap()
 }

@@ -50,9 +50,13 @@ pub trait Engine: Send + Sync + 'static {
     /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
 
-    /// Container events from now on. The stream ends when the connection does; it never waits for its reader's
-    /// work, so the reader must only read.
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// Restarts a container, or starts one that never ran. Returns when its main process was started.
+    async fn restart(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Container events since `since_nano` (the engine's time in nanoseconds since the epoch, as far back as its
+    /// buffer goes). The stream ends when the connection does; the reader must only read, since an engine drops
+    /// events of a slow one.
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
 }
 
 /// Label of the containers that hold an image during a deployment; its value is the compose project.
@@ -287,6 +291,12 @@ pub trait Compose: Send + Sync + 'static {
     /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
     /// container in the way. Returns what compose printed (the last 8 KiB).
     async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError>;
+
+    /// `compose down`, without `-v`: volumes stay.
+    async fn down(&self, project: &Project) -> Result<String, ComposeError>;
+
+    /// `compose config --quiet`: whether the files can be used.
+    async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 }
 
 /// What `up` does with containers that need no change.

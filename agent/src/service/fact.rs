@@ -26,6 +26,13 @@ pub enum Fact {
     },
     /// A step of the deployment ended.
     Stepped(StepResult),
+    /// A restart ended.
+    Restarted {
+        /// Container name.
+        name: String,
+        /// Whether the engine did it.
+        result: Result<(), EngineError>,
+    },
     /// Something happened to one of the containers.
     Event {
         /// When, by the engine's clock.
@@ -49,6 +56,22 @@ pub struct Observation {
     pub containers: Vec<Container>,
     /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    /// The compose files.
+    pub files: Files,
+}
+
+/// The compose files as one check saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Files {
+    /// Not read.
+    #[default]
+    Unread,
+    /// Read; compose accepts them where they differ from what is known.
+    Hash(String),
+    /// They are just being written: the next check looks again.
+    Unsettled,
+    /// They can't be read, or compose does not accept them.
+    Unusable(String),
 }
 
 /// One configured image, remote and local.

@@ -10,6 +10,7 @@ use crate::image::{Digest, Reference};
 use crate::ports::{Container, HealthState, Pulled, State};
 
 use super::deploy::{Deployment, Phase};
+use super::heal::Patient;
 use super::judge::Rules;
 use super::{Service, compare};
 
@@ -43,9 +44,9 @@ impl Service {
             auto_heal: config.auto_heal,
             healthy: self.containers.as_deref().and_then(healthy),
             deploying: self.is_deploying(),
-            degraded: false,
-            exhausted: false,
-            restart_failures: 0,
+            degraded: config.auto_heal && durable.patients.values().any(Patient::is_in_treatment),
+            exhausted: durable.patients.values().any(|patient| patient.exhausted),
+            restart_failures: durable.patients.values().map(|patient| patient.failures).max().unwrap_or(0),
             updates_total: durable.totals.updates,
             rollbacks_total: durable.totals.rollbacks,
             restarts_total: durable.totals.restarts,
@@ -116,7 +117,7 @@ impl Service {
                 let rules = Rules {
                     grace: self.config().health_grace,
                     before: &deployment.before,
-                    stops: &self.stops,
+                    stops: &self.durable().stops,
                     way_back,
                 };
                 Some(trial.deadline(self.containers.as_deref().unwrap_or_default(), rules))

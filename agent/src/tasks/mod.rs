@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker.rs` | one per service: feeds the decision core and does what it says |
 //! | `observe.rs`, `perform.rs` | the worker's hands: one check, one step |
+//! | `files.rs` | the hash over a project's compose files |
 //! | `cycle.rs` | one request per image, shared by all services that ask in the same cycle |
 //! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
 //! | `events.rs` | reads the engine's events and passes them on |
@@ -12,6 +13,7 @@
 pub mod cycle;
 pub mod daemon_health;
 pub mod events;
+mod files;
 mod observe;
 mod perform;
 pub mod poller;

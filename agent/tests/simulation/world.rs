@@ -145,10 +145,6 @@ impl FakeWorld {
         self.lock().prune_always = true;
     }
 
-    pub(crate) fn calls(&self) -> usize {
-        self.lock().calls
-    }
-
     pub(crate) fn ups(&self) -> usize {
         self.lock().pub_ups
     }
@@ -435,7 +431,17 @@ impl Engine for FakeWorld {
         self.call(|_, _| Ok("it went wrong".into())).await
     }
 
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        self.call(|inner, now| {
+            for found in inner.containers.iter_mut().filter(|c| c.id == container) {
+                found.started = Some(now);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn events(&self, _: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
         Ok(futures_util::stream::pending().boxed())
     }
 }
@@ -455,6 +461,16 @@ impl Registry for FakeWorld {
 
 #[async_trait]
 impl Compose for FakeWorld {
+    async fn down(&self, _: &Project) -> Result<String, ComposeError> {
+        self.point().await;
+        self.lock().containers.clear();
+        Ok(String::new())
+    }
+
+    async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+        Ok(())
+    }
+
     async fn up(&self, _: &Project, recreate: Recreate) -> Result<String, ComposeError> {
         let failed = |cause: &str| ComposeError { cause: cause.to_owned(), output: cause.to_owned() };
         self.point().await;

@@ -28,6 +28,8 @@ use crate::image::{ImageId, Reference};
 const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
 const CHANGE: Duration = Duration::from_secs(15);
+/// A container may have a long stop time of its own before it is started again.
+const RESTART: Duration = Duration::from_secs(150);
 /// A pull may take hours, but not without a sign of life.
 const PULL_SILENCE: Duration = Duration::from_mins(2);
 /// Inspections under way at once.
@@ -334,26 +336,26 @@ impl Engine for DockerEngine {
             .await
     }
 
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        // The request goes out when the stream is first read. Asking for events since a moment of the engine's
-        // own clock closes the gap until then, out of the engine's buffer.
-        let (docker, info) = self
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        let container = checked(container)?;
+        let doing = format!("restart container {}", stable(container));
+        self.connection
+            .call(&doing, RESTART, |docker| async move { docker.restart_container(container, None).await })
+            .await
+    }
+
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        // The request goes out when the stream is first read; what happens until then comes from the buffer.
+        let docker = self
             .connection
-            .call("read the engine's clock", READ, |docker| async move {
-                match docker.info().await {
-                    // An engine whose description is not understood still has events.
-                    Err(Error::JsonDataError { .. }) => Ok((docker, None)),
-                    info => Ok((docker, Some(info?))),
-                }
+            .call("connect", PING, |docker| async move {
+                docker.ping().await?;
+                Ok(docker)
             })
             .await?;
-        let now = info.and_then(|info| info.system_time);
-        let since = now.and_then(|now| now.parse::<jiff::Timestamp>().ok());
+        let since = format!("{}.{:09}", since_nano / 1_000_000_000, since_nano % 1_000_000_000);
         let filters = HashMap::from([("type", vec!["container"]), ("event", convert::EVENTS.to_vec())]);
-        let mut options = query::EventsOptionsBuilder::new().filters(&filters);
-        if let Some(since) = since {
-            options = options.since(&format!("{}.{:09}", since.as_second(), since.subsec_nanosecond()));
-        }
+        let options = query::EventsOptionsBuilder::new().filters(&filters).since(&since);
         let events = docker
             .events(Some(options.build()))
             .scan((), |(), seen| {
