@@ -25,7 +25,7 @@ const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
 const LOOP_RESTARTS: u64 = 3;
 /// See [`LOOP_RESTARTS`].
-const LOOP_WINDOW: Duration = Duration::from_secs(60);
+const LOOP_WINDOW: Duration = Duration::from_mins(1);
 /// A container that waits between two runs and was restarted so often loops with a long pause.
 const LOOP_COUNT: u64 = 5;
 
@@ -187,7 +187,6 @@ impl Healer {
     fn condition(&mut self, container: &Container, stops: &StopTimes, now: Timestamp) -> Condition {
         let ill = |what: String, ended: bool| Condition::Ill { what, ended, settle: SETTLE_END };
         match container.state {
-            State::Paused | State::Removing => Condition::Resting,
             State::Running | State::Restarting if self.loops(container, now) => ill(
                 format!(
                     "keeps crashing: restarted {} times, exit code {}",
@@ -211,7 +210,8 @@ impl Healer {
             State::Created if !container.error.is_empty() => {
                 ill(format!("could not be started: {}", container.error), true)
             }
-            State::Created => Condition::Resting,
+            // Frozen by someone, on its way out, or in the middle of somebody's deploy.
+            State::Paused | State::Removing | State::Created => Condition::Resting,
             State::Dead => ill("dead: the engine could not remove it".to_owned(), true),
             State::Exited => {
                 let since_start = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);

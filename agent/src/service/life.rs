@@ -224,9 +224,10 @@ impl Service {
                 (Kind::COMPOSE_DRIFT, "the compose files changed and were applied", "compose_watch is on")
             }
             Cause::Unstick { down } => {
-                let message = match down {
-                    true => "the project was forced with compose down and up",
-                    false => "the project was forced with compose up",
+                let message = if down {
+                    "the project was forced with compose down and up"
+                } else {
+                    "the project was forced with compose up"
                 };
                 (Kind::STARTED, message, "containers were stuck half-made, and auto_start is on")
             }

@@ -460,6 +460,11 @@ impl Service {
         }
     }
 
+    fn told_to_stop(&mut self, id: String, at: Timestamp) {
+        self.healer.stopped(&id);
+        self.durable.stops.insert(id, at);
+    }
+
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
         self.restarting += 1;
         self.generation += 1;
@@ -511,19 +516,14 @@ impl Service {
     fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
         match what {
             // Signals that are not meant to end a process (HUP, USR1, USR2, WINCH) are no stop (DOMAIN 4.3).
-            Happening::Kill { signal: Some(1 | 10 | 12 | 28) } => {}
-            Happening::Kill { .. } | Happening::Stop => {
-                self.healer.stopped(&id);
-                self.durable.stops.insert(id, at);
+            Happening::Kill { signal } if !matches!(signal, Some(1 | 10 | 12 | 28)) => {
+                self.told_to_stop(id, at)
             }
+            Happening::Stop => self.told_to_stop(id, at),
             Happening::Destroy => {
                 self.durable.stops.remove(&id);
             }
-            Happening::Start
-            | Happening::Die { .. }
-            | Happening::Oom
-            | Happening::Health(_)
-            | Happening::Other(_) => {}
+            _ => {}
         }
         self.last_event = Some(now);
         let soon = now + SETTLE;

@@ -32,7 +32,7 @@ fn config() -> ServiceConfig {
         cpu_threshold: 0.0,
         memory_threshold: 0.0,
         health_grace: Duration::from_secs(10),
-        heal_cooldown: Duration::from_secs(60),
+        heal_cooldown: Duration::from_mins(1),
         heal_max_restarts: 3,
     }
 }
