@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Host under which Docker Hub's images are known in references.
 pub const HUB: &str = "docker.io";
 
+/// Host of the tags that hold old images during a deployment. No registry can have this name.
+pub const HOLD_HOST: &str = "evenkeel.hold";
+
 /// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -30,6 +33,15 @@ impl Digest {
     pub fn of(content: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))))
+    }
+
+    /// Whether this is the digest of `content`, by its own algorithm.
+    pub fn is_of(&self, content: &[u8]) -> bool {
+        use sha2::Digest as _;
+        match self.0.split_once(':') {
+            Some(("sha512", hex)) => hex::encode(sha2::Sha512::digest(content)) == hex,
+            _ => *self == Self::of(content),
+        }
     }
 
     /// The text, algorithm included.
@@ -120,7 +132,7 @@ pub enum ReferenceError {
     )]
     Tag(String),
     /// The host breaks the grammar.
-    #[error("\"{0}\" is not a registry host (host or host:port)")]
+    #[error("\"{0}\" is not a registry host (a name with a dot, name:port, or localhost)")]
     Host(String),
 }
 
@@ -148,7 +160,8 @@ impl Reference {
             Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
             _ => (rest, None),
         };
-        if !host_is_valid(host) {
+        // A home like `registry` would be read back as a folder of Docker Hub; it must come as `registry:80`.
+        if !is_host(host) || !host_is_valid(host) {
             return Err(ReferenceError::Host(clip(host)));
         }
         let host = if host == "index.docker.io" { HUB } else { host };
@@ -248,7 +261,11 @@ fn host_is_valid(host: &str) -> bool {
                 })
         }
     };
-    name_ok && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+    // Digits only: `parse` alone would take `+80`.
+    let port_ok = |port: &str| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    name_ok && port.is_none_or(port_ok)
 }
 
 fn path_is_valid(path: &str) -> bool {
@@ -333,6 +350,41 @@ mod tests {
         }
         let long = "a".repeat(100_000);
         assert!(Reference::parse(&long).unwrap_err().to_string().len() < 400);
+    }
+
+    #[test]
+    fn hosts_and_ports_follow_the_grammar() {
+        for text in
+            ["a:+80/x", "a:0/x", "a:65536/x", "a:/x", ":80/x", "-a.b/x", "a..b/x", "[::g]:1/x", "a_b.c/x"]
+        {
+            assert!(matches!(Reference::parse(text), Err(ReferenceError::Host(_))), "{text}");
+        }
+        assert!(matches!(Reference::parse_in("x", "registry"), Err(ReferenceError::Host(_))));
+        assert_eq!(Reference::parse_in("x", "registry:80").unwrap().to_string(), "registry:80/x:latest");
+    }
+
+    #[test]
+    fn a_reference_reads_back_as_itself() {
+        for text in
+            ["x", "a/b:1", "localhost/x", "localhost:5000/a/b:T1", "[::1]:5000/x", "ghcr.io/a/b:1.2-x_y"]
+        {
+            let reference = Reference::parse(text).unwrap();
+            assert_eq!(Reference::parse(&reference.to_string()), Ok(reference), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_digest_knows_its_content_by_its_own_algorithm() {
+        let sha512 = {
+            use sha2::Digest as _;
+            Digest::parse(&format!("sha512:{}", hex::encode(sha2::Sha512::digest(b"content")))).unwrap()
+        };
+        assert!(sha512.is_of(b"content") && !sha512.is_of(b"other"));
+        assert!(Digest::of(b"content").is_of(b"content") && !Digest::of(b"content").is_of(b"other"));
+        for text in ["sha256:", "sha512:aa", "SHA256:aa", "md5:aa", ""] {
+            assert!(Digest::parse(text).is_err(), "{text}");
+        }
+        assert!(Digest::parse(&format!("sha256:{}", "A".repeat(64))).is_err(), "digests are lower case");
     }
 
     #[test]

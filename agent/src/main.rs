@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `evenkeel-agent`.
+
+fn main() -> std::process::ExitCode {
+    evenkeel_agent::cli::main()
+}

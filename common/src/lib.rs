@@ -2,6 +2,22 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`config`] | reading a configuration file, every fault at once |
+//! | [`secret`] | texts that are used but never printed |
 //! | [`wire`] | every type that is seen from outside |
+//! | [`clock`] | what time it is, settable in tests |
+//! | [`journal`] | the last entries and their live subscribers |
+//! | [`store`] | durable key/value state |
+//! | [`supervisor`] | named tasks, signals, stopping |
+//! | [`http`] | serving: listeners, limits, access, routes |
+//! | [`telemetry`] | log lines |
 
+pub mod clock;
+pub mod config;
+pub mod http;
+pub mod journal;
+pub mod secret;
+pub mod store;
+pub mod supervisor;
+pub mod telemetry;
 pub mod wire;

@@ -1,9 +1,31 @@
 //! The agent's configuration as checked values (spec 2.9, DECISIONS 2).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `file` | the shape of the file, defaults and ranges; the JSON Schema comes from it |
+//! | `global` | rules whose breach stops the program |
+//! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
+//! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
+//! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::{Kind, Level};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::image::Reference;
+
+mod delivery;
+mod file;
+mod global;
+mod load;
+mod service;
+
+pub use evenkeel_common::config::expand::Env;
+pub use load::{ConfigFaults, ConfigSource, schema};
 
 /// A configuration that passed every fatal rule.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +40,14 @@ pub struct Config {
     pub audit_path: Option<PathBuf>,
     /// Folder for durable state.
     pub state_path: PathBuf,
+    /// Stats.
+    pub monitor: MonitorConfig,
+    /// Checks of the container daemon.
+    pub docker_health: DockerHealthConfig,
+    /// Notification channels that are complete.
+    pub notifications: NotificationsConfig,
+    /// Where entries are pushed to; `None` disables it.
+    pub push: Option<PushConfig>,
     /// Services that passed their rules, in the file's order.
     pub services: Vec<ServiceConfig>,
     /// What is wrong without being fatal, each `<service or key>: <reason>`.
@@ -25,7 +55,8 @@ pub struct Config {
 }
 
 /// Container runtime executable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Runtime {
     /// `docker`
     Docker,
@@ -57,8 +88,119 @@ pub struct ApiConfig {
     pub allowed_hosts: Vec<String>,
 }
 
+/// `monitor.*`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MonitorConfig {
+    /// Time between two measurements.
+    pub stats_interval: Duration,
+}
+
+/// `docker_health.*`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DockerHealthConfig {
+    /// Time between two checks.
+    pub check_interval: Duration,
+    /// How long one check may take; less than `check_interval`.
+    pub timeout: Duration,
+}
+
+/// `notifications.*`: the channels that are complete.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NotificationsConfig {
+    /// Chat.
+    pub discord: Option<DiscordConfig>,
+    /// Mail.
+    pub smtp: Option<SmtpConfig>,
+    /// HTTP, in the file's order; names are unique.
+    pub webhooks: Vec<WebhookConfig>,
+}
+
+/// Which entries a channel sends (DECISIONS 5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryFilter {
+    /// Entries below this level are not sent.
+    pub min_level: Level,
+    /// Only these kinds are sent; `None` for all.
+    pub events: Option<Vec<Kind>>,
+}
+
+/// `notifications.discord`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscordConfig {
+    /// Address that gives access to whoever knows it; http or https, expanded.
+    pub webhook_url: Secret,
+    /// What is sent.
+    pub filter: EntryFilter,
+}
+
+/// `notifications.smtp`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SmtpConfig {
+    /// Mail server.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Sender.
+    pub from: String,
+    /// Receiver.
+    pub to: String,
+    /// Login name, expanded; `None` sends without login.
+    pub username: Option<String>,
+    /// Password, expanded.
+    pub password: Option<Secret>,
+    /// Encryption.
+    pub tls: SmtpTls,
+    /// What is sent.
+    pub filter: EntryFilter,
+}
+
+/// How the connection to the mail server is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SmtpTls {
+    /// From the first byte on port 465, else by STARTTLS where the server offers it.
+    #[default]
+    Auto,
+    /// From the first byte.
+    Implicit,
+    /// By STARTTLS; without it nothing is sent.
+    Starttls,
+    /// Not at all.
+    None,
+}
+
+/// One of `notifications.webhooks`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookConfig {
+    /// Unique name.
+    pub name: String,
+    /// Address, http or https, expanded.
+    pub url: Secret,
+    /// HTTP method in capitals.
+    pub method: String,
+    /// Headers, valid as such, values expanded.
+    pub headers: Vec<(String, Secret)>,
+    /// Template of the body as configured.
+    pub body: Option<String>,
+    /// What is sent.
+    pub filter: EntryFilter,
+}
+
+/// `push.*`, complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushConfig {
+    /// Base URL of the warden, http or https, without trailing slash.
+    pub warden_url: String,
+    /// Bearer token, expanded, never empty.
+    pub token: Secret,
+    /// Name of this machine in the warden's dashboard; may be empty.
+    pub machine_id: String,
+}
+
 /// One service that passed its rules.
 #[derive(Debug, Clone, PartialEq)]
+// These are the flags of the specification.
+#[allow(clippy::struct_excessive_bools)]
 pub struct ServiceConfig {
     /// Unique name.
     pub name: String,
@@ -101,4 +243,28 @@ pub struct ConfiguredImage {
     pub text: String,
     /// Normal form.
     pub reference: Reference,
+}
+
+/// What the tests of the rules have in common.
+#[cfg(test)]
+mod testing {
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::{Config, ConfigFaults, Env};
+
+    pub(super) fn parse(tree: &Value, env: Env<'_>) -> Result<Config, ConfigFaults> {
+        Config::parse(&tree.to_string(), Path::new("c.json"), env)
+    }
+
+    pub(super) fn good(tree: &Value) -> Config {
+        parse(tree, &|_| None).unwrap()
+    }
+
+    /// The faults without the file's path.
+    pub(super) fn faults(tree: &Value) -> Vec<String> {
+        let faults = parse(tree, &|_| None).unwrap_err().to_string();
+        faults.lines().map(|line| line.strip_prefix("c.json: ").unwrap_or(line).to_owned()).collect()
+    }
 }

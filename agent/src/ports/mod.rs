@@ -1,5 +1,11 @@
 //! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
 
+pub mod compose;
+pub mod engine;
+mod login;
+pub mod registry;
+mod text;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,332 @@
+//! The audit file: JSON Lines, rotated, and caught up after the disk was full (SPEC 2.7, DECISIONS 5).
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::Queue;
+use super::queue::Batch;
+
+/// How many entries wait for a disk that is full (DECISIONS 5).
+const QUEUE: usize = 10_000;
+/// How many entries are written at once.
+const BATCH: usize = 500;
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_mins(1);
+
+/// When a file is full, and how many full ones are kept.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    lines: u64,
+    bytes: u64,
+    archives: usize,
+}
+
+const LIMITS: Limits = Limits { lines: 10_000, bytes: 100 * 1024 * 1024, archives: 5 };
+
+/// The task that writes entries to the audit file.
+pub struct FileSink {
+    queue: Arc<Queue>,
+    writer: Writer,
+    clock: Arc<dyn Clock>,
+}
+
+impl FileSink {
+    /// A sink for the file at `path`, which is made with its folder when the first entry comes.
+    pub fn new(path: PathBuf, clock: Arc<dyn Clock>) -> Self {
+        Self::with_limits(path, clock, LIMITS, QUEUE)
+    }
+
+    fn with_limits(path: PathBuf, clock: Arc<dyn Clock>, limits: Limits, queue: usize) -> Self {
+        let writer = Writer { path, limits, counted: None, rotation_failed: false };
+        Self { queue: Arc::new(Queue::new(queue)), writer, clock }
+    }
+
+    /// Where entries for the file are put.
+    pub fn inbox(&self) -> Arc<Queue> {
+        self.queue.clone()
+    }
+
+    /// Writes until `stop` is cancelled and the queue is empty. What cannot be written waits and is tried again;
+    /// after `stop` it is tried once more.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut failing = false;
+        let mut pause = FIRST_RETRY;
+        loop {
+            tokio::select! {
+                () = self.queue.wait() => {}
+                () = stop.cancelled() => {}
+            }
+            let last_chance = stop.is_cancelled();
+            let path = self.writer.path.display().to_string();
+            match self.write_queued().await {
+                Ok(()) if last_chance => return,
+                Ok(()) => {
+                    if failing {
+                        tracing::info!(path, "the audit file can be written again and has caught up");
+                    }
+                    failing = false;
+                    pause = FIRST_RETRY;
+                }
+                Err(error) if last_chance => {
+                    let entries = self.queue.len();
+                    tracing::error!(path, %error, entries, "audit entries are not in the audit file");
+                    return;
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(path, %error, "cannot write the audit file; entries wait until it can be");
+                    }
+                    failing = true;
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = stop.cancelled() => {}
+                    }
+                    pause = LAST_RETRY.min(pause * 2);
+                }
+            }
+        }
+    }
+
+    /// Writes all that waits. After a fault the rest is in the queue again.
+    async fn write_queued(&mut self) -> io::Result<()> {
+        while !self.queue.is_empty() {
+            let mut batch = self.queue.take(BATCH);
+            let mut entries: Vec<_> = batch.entries.iter().cloned().collect();
+            if batch.lost > 0 {
+                entries.insert(0, Arc::new(loss(self.clock.now(), batch.lost)));
+            }
+            let mut writer = self.writer.clone();
+            let now = self.clock.now();
+            let work = tokio::task::spawn_blocking(move || {
+                let (written, outcome) = writer.append(&entries, now);
+                (writer, written, outcome)
+            });
+            let (mut written, outcome) = match work.await {
+                Ok((writer, written, outcome)) => {
+                    self.writer = writer;
+                    (written, outcome)
+                }
+                Err(error) => (0, Err(io::Error::other(error))),
+            };
+            if let Err(error) = outcome {
+                if batch.lost > 0 && written > 0 {
+                    batch.lost = 0;
+                    written -= 1;
+                }
+                batch.entries.drain(..written);
+                self.queue.put_back(Batch { lost: batch.lost, entries: batch.entries });
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn loss(now: Timestamp, lost: u64) -> AuditEntry {
+    let message = format!("{lost} audit entries before this one are missing from the audit file");
+    let mut entry = AuditEntry::new(now, "evenkeel", Kind::ERROR, Level::Warning, message);
+    entry.reason = Some(format!("the file could not be written, and more than {QUEUE} entries were waiting"));
+    entry
+}
+
+/// Knows how full the file is. Opens it for each batch, so that a file that somebody moves away is made anew.
+#[derive(Debug, Clone)]
+struct Writer {
+    path: PathBuf,
+    limits: Limits,
+    counted: Option<Counted>,
+    rotation_failed: bool,
+}
+
+/// The number of lines in a file, as long as it is still that file with that length.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    inode: u64,
+    length: u64,
+    lines: u64,
+}
+
+impl Writer {
+    /// Writes entries in order, over as many files as it takes. Says how many are safely written.
+    fn append(&mut self, entries: &[Arc<AuditEntry>], now: Timestamp) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < entries.len() {
+            match self.append_some(&entries[written..], now) {
+                Ok(count) => written += count,
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// Writes as many entries as go into the current file, at least one.
+    fn append_some(&mut self, entries: &[Arc<AuditEntry>], now: Timestamp) -> io::Result<usize> {
+        let mut lines = Vec::new();
+        for entry in entries {
+            let mut line = serde_json::to_vec(&**entry)?;
+            line.push(b'\n');
+            lines.push(line);
+        }
+        let (mut file, mut state) = self.open()?;
+        let full = |state: &Counted| {
+            state.lines >= self.limits.lines || state.length + lines[0].len() as u64 > self.limits.bytes
+        };
+        if state.length > 0 && full(&state) {
+            match rotate(&self.path, now, self.limits.archives) {
+                Ok(()) => {
+                    self.rotation_failed = false;
+                    (file, state) = self.open()?;
+                }
+                // A folder that takes no new names: a file that is too long beats entries that are lost.
+                Err(error) => {
+                    if !self.rotation_failed {
+                        tracing::warn!(path = %self.path.display(), %error, "cannot rotate the audit file");
+                    }
+                    self.rotation_failed = true;
+                }
+            }
+        }
+        // The writer died in the middle of a line: that line ends here, and only it is damaged.
+        let mut buffer = if ends_within_a_line(&file, state.length)? { vec![b'\n'] } else { Vec::new() };
+        let mut count = 0;
+        for line in &lines {
+            let (bytes, total) = (state.length + (buffer.len() + line.len()) as u64, state.lines + count);
+            let over = total >= self.limits.lines || bytes > self.limits.bytes;
+            if count > 0 && over {
+                break;
+            }
+            buffer.extend_from_slice(line);
+            count += 1;
+        }
+        if let Err(error) = file.write_all(&buffer).and_then(|()| file.sync_data()) {
+            // What a full disk took of it would stand there twice.
+            let _ = file.set_len(state.length);
+            self.counted = None;
+            return Err(error);
+        }
+        let length = state.length + buffer.len() as u64;
+        self.counted = Some(Counted { length, lines: state.lines + count, ..state });
+        Ok(usize::try_from(count).expect("it is at most the length of a slice"))
+    }
+
+    fn open(&self) -> io::Result<(File, Counted)> {
+        let open = || {
+            OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                // A pipe without a reader would block for ever.
+                .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+                .open(&self.path)
+        };
+        let file = match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let folder = self.path.parent().ok_or(error)?;
+                DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
+                open()?
+            }
+            other => other?,
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        if metadata.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        let (inode, length) = (metadata.ino(), metadata.len());
+        let counted = match self.counted {
+            Some(known) if known.inode == inode && known.length == length => known,
+            _ => Counted { inode, length, lines: count_lines(&file)? },
+        };
+        Ok((file, counted))
+    }
+}
+
+fn ends_within_a_line(file: &File, length: u64) -> io::Result<bool> {
+    let Some(last) = length.checked_sub(1) else { return Ok(false) };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte != *b"\n")
+}
+
+fn count_lines(file: &File) -> io::Result<u64> {
+    let mut reader = BufReader::with_capacity(64 * 1024, file);
+    let mut lines = 0;
+    loop {
+        let block = reader.fill_buf()?;
+        if block.is_empty() {
+            return Ok(lines);
+        }
+        lines += block.split(|&byte| byte == b'\n').count() as u64 - 1;
+        let length = block.len();
+        reader.consume(length);
+    }
+}
+
+/// Gives the file its archive name and removes the oldest archives.
+fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
+    let name = |stamp: &str| path.with_file_name(format!("{}.{stamp}.jsonl", base(path)));
+    let mut time = now;
+    let target = loop {
+        let target = name(&time.strftime(STAMP).to_string());
+        if !target.try_exists()? {
+            break target;
+        }
+        // Two rotations within one millisecond.
+        time = time.checked_add(jiff::SignedDuration::from_millis(1)).map_err(io::Error::other)?;
+    };
+    fs::rename(path, target)?;
+    for old in archives(path)?.into_iter().skip(keep) {
+        fs::remove_file(old)?;
+    }
+    Ok(())
+}
+
+/// UTC, and sorts as text like the times do.
+const STAMP: &str = "%Y%m%dT%H%M%S.%3fZ";
+
+/// The audit path's file name without `.jsonl`.
+fn base(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_suffix(".jsonl").unwrap_or(&name).to_owned()
+}
+
+/// The rotated files of an audit path, newest first. Only names that [`rotate`] gives are taken for such.
+pub(super) fn archives(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let prefix = format!("{}.", base(path));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let stamp = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".jsonl"));
+        if stamp.is_some_and(is_stamp) {
+            found.push(name);
+        }
+    }
+    found.sort_unstable_by(|one, two| two.cmp(one));
+    Ok(found.into_iter().map(|name| folder.join(name)).collect())
+}
+
+fn is_stamp(text: &str) -> bool {
+    let shape = "00000000T000000.000Z";
+    text.len() == shape.len()
+        && text
+            .bytes()
+            .zip(shape.bytes())
+            .all(|(byte, shape)| if shape == b'0' { byte.is_ascii_digit() } else { byte == shape })
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

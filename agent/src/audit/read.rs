@@ -1,0 +1,181 @@
+//! The newest entries of the audit file, read backwards across its rotated files (DECISIONS 3, `GET /audit`).
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use evenkeel_common::wire::AuditEntry;
+
+use super::file::archives;
+
+const BLOCK: usize = 64 * 1024;
+
+/// The last `limit` entries of the audit file at `path`, newest first. Lines that are no entries are passed over; a
+/// file that does not exist yet holds none.
+pub async fn read_latest(path: PathBuf, limit: usize) -> io::Result<Vec<AuditEntry>> {
+    tokio::task::spawn_blocking(move || latest(&path, limit)).await.map_err(io::Error::other)?
+}
+
+fn latest(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
+    let mut entries = Vec::new();
+    // The current file is opened before the folder is listed: a rotation in between makes it show up in the list,
+    // where it is recognised, while the other order could miss it.
+    let current = open(path)?;
+    let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    let seen = current.as_ref().map(identity).transpose()?;
+    if let Some(file) = current {
+        collect(&file, limit, &mut entries)?;
+    }
+    let from_current = entries.len();
+    if entries.len() < limit {
+        let archives = match archives(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            other => other?,
+        };
+        for archive in archives {
+            // It may have been removed since it was listed.
+            let Some(file) = open(&archive)? else { continue };
+            if Some(identity(&file)?) == seen {
+                // It was the current one a moment ago; what is newer than it was made since.
+                entries.truncate(from_current);
+            } else {
+                collect(&file, limit, &mut entries)?;
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn collect(file: &File, limit: usize, entries: &mut Vec<AuditEntry>) -> io::Result<()> {
+    let mut lines = LinesFromEnd::of(file, BLOCK)?;
+    while entries.len() < limit {
+        let Some(line) = lines.next()? else { break };
+        entries.extend(serde_json::from_slice::<AuditEntry>(&line));
+    }
+    Ok(())
+}
+
+/// Lines of a file, the last one first.
+struct LinesFromEnd<'file> {
+    file: &'file File,
+    /// Everything from here on is in `tail` or was given out.
+    offset: u64,
+    /// Text before the lines that were given out, in pieces, the last piece first.
+    tail: Vec<Vec<u8>>,
+    block: usize,
+}
+
+impl<'file> LinesFromEnd<'file> {
+    fn of(file: &'file File, block: usize) -> io::Result<Self> {
+        Ok(Self { file, offset: file.metadata()?.len(), tail: Vec::new(), block })
+    }
+
+    fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            // Only the piece that was read last can hold a line break.
+            if let Some(piece) = self.tail.last_mut()
+                && let Some(at) = piece.iter().rposition(|&byte| byte == b'\n')
+            {
+                let end_of_piece = piece.split_off(at + 1);
+                piece.pop();
+                let before = self.tail.pop();
+                self.tail.push(end_of_piece);
+                let line = self.join();
+                self.tail.extend(before);
+                return Ok(Some(line));
+            }
+            if self.offset == 0 {
+                return Ok(if self.tail.is_empty() { None } else { Some(self.join()) });
+            }
+            let length = self.block.min(usize::try_from(self.offset).unwrap_or(usize::MAX));
+            let mut piece = vec![0; length];
+            self.offset -= length as u64;
+            self.file.read_exact_at(&mut piece, self.offset)?;
+            self.tail.push(piece);
+        }
+    }
+
+    fn join(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.tail).into_iter().rev().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use evenkeel_common::wire::{Kind, Level};
+    use jiff::Timestamp;
+    use tempfile::tempdir;
+
+    use super::*;
+
+    fn line(message: &str) -> String {
+        let entry = AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, message);
+        serde_json::to_string(&entry).unwrap() + "\n"
+    }
+
+    async fn messages(path: &Path, limit: usize) -> Vec<String> {
+        let entries = read_latest(path.to_owned(), limit).await.unwrap();
+        entries.into_iter().map(|entry| entry.message).collect()
+    }
+
+    #[test]
+    fn lines_come_out_backwards_whatever_the_block_size() {
+        let text = "first\n\nthird is a longer one\n4\nno end";
+        let expected: Vec<&str> = text.split('\n').rev().collect();
+        for block in 1..40 {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            let mut lines = LinesFromEnd::of(&file, block).unwrap();
+            let mut found = Vec::new();
+            while let Some(line) = lines.next().unwrap() {
+                found.push(String::from_utf8(line).unwrap());
+            }
+            assert_eq!(found, expected, "block {block}");
+        }
+    }
+
+    #[tokio::test]
+    async fn newest_first_across_rotated_files() {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        assert_eq!(messages(&path, 5).await, [] as [&str; 0]);
+        assert_eq!(messages(&dir.path().join("none/audit.jsonl"), 5).await, [] as [&str; 0]);
+        fs::write(dir.path().join("audit.20260101T000000.000Z.jsonl"), line("a") + &line("b")).unwrap();
+        fs::write(dir.path().join("audit.20260102T000000.000Z.jsonl"), line("c")).unwrap();
+        fs::write(dir.path().join("audit.backup.jsonl"), line("not ours")).unwrap();
+        assert_eq!(messages(&path, 5).await, ["c", "b", "a"]);
+        fs::write(&path, line("d") + &line("e")).unwrap();
+        assert_eq!(messages(&path, 4).await, ["e", "d", "c", "b"]);
+        assert_eq!(messages(&path, 1).await, ["e"]);
+        assert_eq!(messages(&path, 500).await.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn damaged_lines_are_passed_over_and_no_line_is_too_long() {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let long = "x".repeat(3 * BLOCK + 17);
+        let text = format!(
+            "{}garbage\n{{}}\n\n{}{}\u{0}\u{0}\u{0}\n{}{}",
+            line("a"),
+            line(&long),
+            &line("cut")[..20],
+            line("b"),
+            &line("last, half written")[..40]
+        );
+        fs::write(&path, text).unwrap();
+        assert_eq!(messages(&path, 500).await, ["b", long.as_str(), "a"]);
+    }
+}

@@ -1,0 +1,382 @@
+//! Notification channels and the push. One that is broken, or whose variable is not set, is left out with a
+//! warning: the services are looked after all the same (DECISIONS 2).
+
+use std::collections::HashSet;
+
+use evenkeel_common::config::expand::{Env, expand};
+use evenkeel_common::config::{Findings, KeyPath, did_you_mean, quote};
+use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::{Kind, Level};
+use http::{HeaderName, HeaderValue, Method};
+
+use super::file::{DiscordFile, Items, NotificationsFile, PushFile, SmtpFile, WebhookFile};
+use super::{DiscordConfig, EntryFilter, NotificationsConfig, PushConfig, SmtpConfig, WebhookConfig};
+
+/// The channels that are complete.
+pub(super) fn notifications(
+    file: NotificationsFile,
+    env: Env<'_>,
+    findings: &mut Findings,
+) -> NotificationsConfig {
+    let at = KeyPath::of("notifications");
+    let place = at.key("discord");
+    let discord = file.discord.map(|file| discord(file, &place, env, findings));
+    let discord = unless_broken(discord, &place, "discord is off", findings).flatten();
+    let place = at.key("smtp");
+    let smtp = file.smtp.map(|file| smtp(file, &place, env, findings));
+    let smtp = unless_broken(smtp, &place, "smtp is off", findings).flatten();
+    let mut names = HashSet::new();
+    let mut webhooks = Vec::new();
+    for (n, file) in file.webhooks.into_iter().enumerate() {
+        let at = at.key("webhooks").index(n);
+        let channel = webhook(file.unwrap_or_default(), &at, env, findings);
+        // Each channel has a queue of its own under its name.
+        if !channel.name.is_empty() && !names.insert(channel.name.clone()) {
+            findings.fault(
+                &at.key("name"),
+                format!("{} is the name of an earlier webhook", quote(&channel.name)),
+            );
+        }
+        webhooks.extend(unless_broken(channel, &at, "this webhook is off", findings));
+    }
+    let webhooks =
+        unless_broken(webhooks, &at.key("webhooks"), "all webhooks are off", findings).unwrap_or_default();
+    NotificationsConfig { discord, smtp, webhooks }
+}
+
+/// `push`: on when there is a warden; then it needs a token, for an empty one never authorises anyone.
+pub(super) fn push(file: PushFile, env: Env<'_>, findings: &mut Findings) -> Option<PushConfig> {
+    let at = KeyPath::of("push");
+    let wanted = !file.warden_url.is_empty();
+    let mut config = PushConfig {
+        warden_url: file.warden_url.trim_end_matches('/').to_owned(),
+        token: Secret::default(),
+        machine_id: file.machine_id,
+    };
+    if wanted {
+        if !web_url(&file.warden_url).is_some_and(|url| {
+            url.query().is_none()
+                && url.fragment().is_none()
+                && url.username().is_empty()
+                && url.password().is_none()
+        }) {
+            findings.fault(&at.key("warden_url"), "is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query");
+        }
+        config.token = expanded(&file.token, &at.key("token"), env, findings);
+        if config.token.is_empty() {
+            findings
+                .fault(&at.key("token"), "is empty; allowed: the token that the warden knows this agent by");
+        }
+    }
+    unless_broken(config, &at, "the push is off", findings).filter(|_| wanted)
+}
+
+fn discord(file: DiscordFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> DiscordConfig {
+    DiscordConfig {
+        webhook_url: url(&file.webhook_url, &at.key("webhook_url"), env, findings),
+        filter: filter(file.min_level, file.events, at, findings),
+    }
+}
+
+fn smtp(file: SmtpFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> SmtpConfig {
+    let username = expanded(&Secret::new(file.username), &at.key("username"), env, findings);
+    let password = expanded(&file.password, &at.key("password"), env, findings);
+    if username.is_empty() && !password.is_empty() {
+        findings.warn(&at.key("password"), "is not used: there is no username");
+    }
+    SmtpConfig {
+        host: file.host,
+        port: file.port,
+        from: file.from,
+        to: file.to,
+        username: (!username.is_empty()).then(|| username.expose().to_owned()),
+        password: (!password.is_empty()).then_some(password),
+        tls: file.tls,
+        filter: filter(file.min_level, file.events, at, findings),
+    }
+}
+
+fn webhook(file: WebhookFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> WebhookConfig {
+    let method = file.method.to_ascii_uppercase();
+    if Method::from_bytes(method.as_bytes()).is_err() {
+        findings.fault(
+            &at.key("method"),
+            format!("{}; allowed: an HTTP method, for example POST", quote(&file.method)),
+        );
+    }
+    let mut headers = Vec::new();
+    for (name, value) in file.headers {
+        let at = at.key("headers").key(&name);
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
+            findings.fault(&at, "has a name that no HTTP header can have");
+        }
+        let value = expanded(&value, &at, env, findings);
+        if HeaderValue::from_str(value.expose()).is_err() {
+            findings.fault(
+                &at,
+                "has a value with control characters (a line break?), which no HTTP header can have",
+            );
+        }
+        headers.push((name, value));
+    }
+    WebhookConfig {
+        name: file.name,
+        url: url(&file.url, &at.key("url"), env, findings),
+        method,
+        headers,
+        body: file.body,
+        filter: filter(file.min_level, file.events, at, findings),
+    }
+}
+
+fn filter(
+    min_level: Option<Level>,
+    events: Option<Items<Kind>>,
+    at: &KeyPath,
+    findings: &mut Findings,
+) -> EntryFilter {
+    let at = at.key("events");
+    for (n, kind) in events.iter().flatten().enumerate() {
+        if let Some(kind) = kind
+            && !Kind::ALL.contains(kind)
+        {
+            let hint = did_you_mean(kind.as_str(), Kind::ALL.iter().map(Kind::as_str));
+            findings.warn(&at.index(n), format!("{} is not a kind of entry{hint}", quote(kind.as_str())));
+        }
+    }
+    if events.as_ref().is_some_and(Vec::is_empty) {
+        findings
+            .warn(&at, "is an empty array, so nothing is ever sent; leave the key away to get everything");
+    }
+    EntryFilter {
+        min_level: min_level.unwrap_or(Level::Info),
+        events: events.map(|kinds| kinds.into_iter().flatten().collect()),
+    }
+}
+
+/// The text with its variables replaced; nothing and a fault when that cannot be done.
+fn expanded(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    match expand(text.expose(), env) {
+        Ok(text) => Secret::new(text),
+        Err(error) => {
+            findings.fault(at, error.to_string());
+            Secret::default()
+        }
+    }
+}
+
+/// An expanded text that is a URL. It is never shown: such URLs hold tokens.
+fn url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    let url = expanded(text, at, env, findings);
+    if web_url(url.expose()).is_none() {
+        findings.fault(at, "is not a URL; allowed: http://… or https://…");
+    }
+    url
+}
+
+fn web_url(text: &str) -> Option<reqwest::Url> {
+    let url = reqwest::Url::parse(text).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
+}
+
+/// The part at `at`, unless something in it is at fault: then the faults become warnings that say what is off.
+fn unless_broken<T>(part: T, at: &KeyPath, consequence: &str, findings: &mut Findings) -> Option<T> {
+    let faults = findings.take_faults(at);
+    for fault in &faults {
+        findings.warn(&fault.at, format!("{} ({consequence})", fault.what));
+    }
+    faults.is_empty().then_some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::parse;
+    use super::*;
+    use crate::config::{Config, SmtpTls};
+
+    fn config(tree: &Value) -> Config {
+        let env = |name: &str| match name {
+            "HOOK" => Some("https://chat.example/secret-hook".to_owned()),
+            "TOKEN" => Some("secret-token".to_owned()),
+            "LINES" => Some("secret-1\nsecret-2".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        let config = parse(tree, &env).unwrap();
+        let printed = format!("{config:?} {:?}", config.warnings);
+        assert!(!printed.contains("secret"), "{printed}");
+        config
+    }
+
+    fn hook(changes: &Value) -> Value {
+        let mut hook = json!({"name": "h", "url": "http://hook.example/x", "method": "POST"});
+        for (key, value) in changes.as_object().unwrap() {
+            hook[key] = value.clone();
+        }
+        json!({"notifications": {"webhooks": [hook]}})
+    }
+
+    #[test]
+    fn complete_channels_are_on_with_their_variables_replaced() {
+        let config = config(&json!({"notifications": {
+            "discord": {"webhook_url": "$HOOK", "min_level": "error", "events": ["updated"]},
+            "smtp": {"host": "m", "port": 465, "from": "a@b", "to": "c@d", "username": "u", "password": "${TOKEN}$$", "tls": "implicit"},
+            "webhooks": [{"name": "h", "url": "$HOOK/$TOKEN", "method": "put", "headers": {"Authorization": "Bearer $TOKEN"}, "body": "{{ .Service }} $HOOK"}],
+        }, "push": {"warden_url": "https://warden.example/base/", "token": "$TOKEN", "machine_id": "m1"}}));
+        assert_eq!(config.warnings, Vec::<String>::new());
+        let discord = config.notifications.discord.unwrap();
+        assert_eq!(discord.webhook_url.expose(), "https://chat.example/secret-hook");
+        assert_eq!(
+            discord.filter,
+            EntryFilter { min_level: Level::Error, events: Some(vec![Kind::UPDATED]) }
+        );
+        let smtp = config.notifications.smtp.unwrap();
+        assert_eq!((smtp.port, smtp.tls, smtp.username.as_deref()), (465, SmtpTls::Implicit, Some("u")));
+        assert_eq!(smtp.password.unwrap().expose(), "secret-token$");
+        assert_eq!(smtp.filter, EntryFilter { min_level: Level::Info, events: None });
+        let hook = &config.notifications.webhooks[0];
+        assert_eq!((hook.method.as_str(), hook.headers[0].1.expose()), ("PUT", "Bearer secret-token"));
+        // The body is a template, not a place for variables (spec 2.9).
+        assert_eq!(hook.body.as_deref(), Some("{{ .Service }} $HOOK"));
+        let push = config.push.unwrap();
+        assert_eq!(
+            (push.warden_url.as_str(), push.token.expose(), push.machine_id.as_str()),
+            ("https://warden.example/base", "secret-token", "m1")
+        );
+    }
+
+    #[test]
+    fn a_broken_channel_is_off_and_says_what_and_why() {
+        for (tree, expected) in [
+            (
+                json!({"notifications": {"discord": {"webhook_url": "$NOPE"}}}),
+                "notifications.discord.webhook_url: the environment variable NOPE is not set (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": {"webhook_url": "$EMPTY"}}}),
+                "notifications.discord.webhook_url: the environment variable EMPTY is empty (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": {}}}),
+                "notifications.discord.webhook_url: is missing; allowed: a string that is not empty (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": {"webhook_url": ""}}}),
+                "notifications.discord.webhook_url: is empty; allowed: a string that is not empty (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": "https://secret"}}),
+                "notifications.discord: a string; allowed: an object (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": {"webhook_url": "secret"}}}),
+                "notifications.discord.webhook_url: is not a URL; allowed: http://… or https://… (discord is off)",
+            ),
+            (
+                json!({"notifications": {"discord": {"webhook_url": "$HOOK", "min_level": "warn"}}}),
+                "notifications.discord.min_level: \"warn\" is not among them; allowed: info, warning, error, critical (discord is off)",
+            ),
+            (
+                json!({"notifications": {"smtp": {"host": "m", "port": 0, "from": "a", "to": "b"}}}),
+                "notifications.smtp.port: 0 is out of range; allowed: a whole number from 1 to 65535 (smtp is off)",
+            ),
+            (
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "b", "password": 5}}}),
+                "notifications.smtp.password: a number; allowed: a string (smtp is off)",
+            ),
+            (
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "b", "username": "$NOPE"}}}),
+                "notifications.smtp.username: the environment variable NOPE is not set (smtp is off)",
+            ),
+            (
+                json!({"notifications": {"webhooks": {}}}),
+                "notifications.webhooks: an object; allowed: an array of objects (all webhooks are off)",
+            ),
+            (
+                json!({"notifications": {"webhooks": ["https://secret"]}}),
+                "notifications.webhooks[0]: a string; allowed: an object (this webhook is off)",
+            ),
+            (
+                hook(&json!({"url": "ftp://secret"})),
+                "notifications.webhooks[0].url: is not a URL; allowed: http://… or https://… (this webhook is off)",
+            ),
+            (
+                hook(&json!({"url": "${HOOK"})),
+                "notifications.webhooks[0].url: has a \"${\" without a name and \"}\" after it; allowed: $NAME, ${NAME}, and $$ for a dollar (this webhook is off)",
+            ),
+            (
+                hook(&json!({"method": "P T"})),
+                "notifications.webhooks[0].method: \"P T\"; allowed: an HTTP method, for example POST (this webhook is off)",
+            ),
+            (
+                hook(&json!({"headers": {"X Y": "a"}})),
+                "notifications.webhooks[0].headers[\"X Y\"]: has a name that no HTTP header can have (this webhook is off)",
+            ),
+            (
+                hook(&json!({"headers": {"X": "$LINES"}})),
+                "notifications.webhooks[0].headers.X: has a value with control characters (a line break?), which no HTTP header can have (this webhook is off)",
+            ),
+            (
+                hook(&json!({"headers": {"X": "$NOPE"}})),
+                "notifications.webhooks[0].headers.X: the environment variable NOPE is not set (this webhook is off)",
+            ),
+            (
+                json!({"push": {"warden_url": "http://w", "token": "$NOPE"}}),
+                "push.token: the environment variable NOPE is not set (the push is off)",
+            ),
+            (
+                json!({"push": {"warden_url": "http://w"}}),
+                "push.token: is empty; allowed: the token that the warden knows this agent by (the push is off)",
+            ),
+            (
+                json!({"push": {"warden_url": "w:8080", "token": "t"}}),
+                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
+            ),
+            (
+                json!({"push": {"warden_url": "http://u:secret@w", "token": "t"}}),
+                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
+            ),
+            (json!({"push": "secret"}), "push: a string; allowed: an object (the push is off)"),
+        ] {
+            let config = config(&tree);
+            assert_eq!(config.warnings, [expected], "{tree}");
+            assert_eq!((config.notifications, config.push), (NotificationsConfig::default(), None), "{tree}");
+        }
+    }
+
+    #[test]
+    fn one_broken_channel_does_not_take_the_others_with_it() {
+        let config = config(&json!({"notifications": {
+            "discord": {"webhook_url": "$HOOK"}, "smtp": {},
+            "webhooks": [{"name": "a", "url": "http://a", "method": "POST"}, {"name": "b"}, {"name": "a", "url": "http://c", "method": "POST"}],
+        }}));
+        assert!(config.notifications.discord.is_some() && config.notifications.smtp.is_none());
+        assert_eq!(config.notifications.webhooks.len(), 1);
+        assert_eq!(
+            config.warnings.last().map(String::as_str),
+            Some(
+                "notifications.webhooks[2].name: \"a\" is the name of an earlier webhook (this webhook is off)"
+            )
+        );
+    }
+
+    #[test]
+    fn doubtful_filters_are_named_and_the_channel_stays() {
+        let config = config(&hook(&json!({"events": ["updatd", "rolled_back"]})));
+        assert_eq!(
+            config.warnings,
+            [
+                "notifications.webhooks[0].events[0]: \"updatd\" is not a kind of entry; did you mean \"updated\"?"
+            ]
+        );
+        assert_eq!(config.notifications.webhooks.len(), 1);
+    }
+
+    #[test]
+    fn a_push_that_is_not_wanted_needs_nothing() {
+        let config = config(&json!({"push": {"warden_url": "", "token": "$NOPE", "machine_id": "m"}}));
+        assert_eq!((config.push, config.warnings), (None, vec![]));
+    }
+}

@@ -1,0 +1,315 @@
+//! The shape of the configuration file: keys, types, ranges, defaults (spec 2.9). Its docs are the JSON
+//! Schema's descriptions.
+//!
+//! What breaks a type or range is reported and taken out before these types are made, so every field has a
+//! default (so `required` has to be said to the schema), and an element of an array that was wrong is `None` in
+//! its place.
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::{Kind, Level};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Runtime, SmtpTls};
+
+/// Elements of an array that may be wrong one by one.
+pub(super) type Items<T> = Vec<Option<T>>;
+
+/// Configuration of Evenkeel's agent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(title = "Evenkeel agent configuration")]
+pub(super) struct AgentFile {
+    /// Container runtime executable; both use the same compose subcommands.
+    pub(super) runtime: Runtime,
+    /// The local image registry.
+    pub(super) registry: RegistryFile,
+    /// HTTP API and dashboard.
+    pub(super) api: ApiFile,
+    /// Audit file.
+    pub(super) audit: AuditFile,
+    /// Durable state.
+    pub(super) state: StateFile,
+    /// CPU and memory.
+    pub(super) monitor: MonitorFile,
+    /// Checks of the container daemon.
+    pub(super) docker_health: DockerHealthFile,
+    /// Notification channels; each is off unless it is given.
+    pub(super) notifications: NotificationsFile,
+    /// Forwarding of audit entries to a warden.
+    pub(super) push: PushFile,
+    /// What is watched.
+    #[schemars(with = "Vec<ServiceFile>")]
+    pub(super) services: Items<ServiceFile>,
+}
+
+impl Default for AgentFile {
+    fn default() -> Self {
+        Self {
+            runtime: Runtime::Docker,
+            registry: RegistryFile::default(),
+            api: ApiFile::default(),
+            audit: AuditFile::default(),
+            state: StateFile::default(),
+            monitor: MonitorFile::default(),
+            docker_health: DockerHealthFile::default(),
+            notifications: NotificationsFile::default(),
+            push: PushFile::default(),
+            services: Vec::new(),
+        }
+    }
+}
+
+/// `registry`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct RegistryFile {
+    /// Base URL. Images that name no registry belong to its host.
+    pub(super) url: String,
+    /// Seconds between two poll cycles.
+    #[schemars(range(min = 10, max = 86400))]
+    pub(super) poll_interval: u64,
+    /// Do not verify the registry's TLS certificate (for self-signed ones only).
+    pub(super) insecure: bool,
+    /// How many requests to registries may be under way at once.
+    #[schemars(range(min = 1, max = 256))]
+    pub(super) concurrency: u64,
+}
+
+impl Default for RegistryFile {
+    fn default() -> Self {
+        Self { url: "http://localhost:5000".into(), poll_interval: 300, insecure: false, concurrency: 8 }
+    }
+}
+
+/// `api`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ApiFile {
+    /// Listen addresses, each host:port. The host is an IP address (v6 in brackets), localhost, or empty for all
+    /// interfaces. The API has no login: keep it on loopback, or behind a proxy that asks for one.
+    #[schemars(with = "Vec<String>", length(min = 1))]
+    pub(super) address: Items<String>,
+    /// Further host names under which the API may be called, for example the name of a reverse proxy.
+    #[schemars(with = "Vec<String>")]
+    pub(super) allowed_hosts: Items<String>,
+}
+
+impl Default for ApiFile {
+    fn default() -> Self {
+        Self { address: vec![Some("127.0.0.1:9090".into())], allowed_hosts: Vec::new() }
+    }
+}
+
+/// `audit`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct AuditFile {
+    /// Absolute path of the audit file (JSON Lines), created if missing; empty disables it.
+    pub(super) path: String,
+}
+
+/// `state`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct StateFile {
+    /// Absolute path of the folder for durable state; empty for $`STATE_DIRECTORY`, else /var/lib/evenkeel.
+    pub(super) path: String,
+}
+
+/// `monitor`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct MonitorFile {
+    /// Seconds between two measurements; without it that of `registry.poll_interval`.
+    #[schemars(range(min = 1, max = 86400))]
+    pub(super) stats_interval: Option<u64>,
+}
+
+/// `docker_health`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct DockerHealthFile {
+    /// Seconds between two checks.
+    #[schemars(range(min = 5, max = 3600))]
+    pub(super) check_interval: u64,
+    /// Seconds that one check may take; less than `check_interval`.
+    #[schemars(range(min = 1, max = 30))]
+    pub(super) timeout: u64,
+}
+
+impl Default for DockerHealthFile {
+    fn default() -> Self {
+        Self { check_interval: 30, timeout: 5 }
+    }
+}
+
+/// `notifications`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct NotificationsFile {
+    /// Discord chat.
+    pub(super) discord: Option<DiscordFile>,
+    /// Mail.
+    pub(super) smtp: Option<SmtpFile>,
+    /// HTTP requests of your own.
+    #[schemars(with = "Vec<WebhookFile>")]
+    pub(super) webhooks: Items<WebhookFile>,
+}
+
+/// `notifications.discord`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["webhook_url"]))]
+pub(super) struct DiscordFile {
+    /// The channel's webhook URL; $NAME and ${NAME} are taken from the environment.
+    #[schemars(length(min = 1))]
+    pub(super) webhook_url: Secret,
+    /// Entries below this level are not sent.
+    pub(super) min_level: Option<Level>,
+    /// Only these kinds of entries are sent.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub(super) events: Option<Items<Kind>>,
+}
+
+/// `notifications.smtp`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["host", "port", "from", "to"]))]
+pub(super) struct SmtpFile {
+    /// Mail server.
+    #[schemars(length(min = 1))]
+    pub(super) host: String,
+    /// Its port.
+    #[schemars(range(min = 1, max = 65535))]
+    pub(super) port: u16,
+    /// Sender.
+    #[schemars(length(min = 1))]
+    pub(super) from: String,
+    /// Receiver.
+    #[schemars(length(min = 1))]
+    pub(super) to: String,
+    /// Login name; $NAME and ${NAME} are taken from the environment. Without it there is no login.
+    pub(super) username: String,
+    /// Password; $NAME and ${NAME} are taken from the environment.
+    pub(super) password: Secret,
+    /// Encryption of the connection.
+    pub(super) tls: SmtpTls,
+    /// Entries below this level are not sent.
+    pub(super) min_level: Option<Level>,
+    /// Only these kinds of entries are sent.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub(super) events: Option<Items<Kind>>,
+}
+
+/// One of `notifications.webhooks`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["name", "url", "method"]))]
+pub(super) struct WebhookFile {
+    /// Unique name.
+    #[schemars(length(min = 1))]
+    pub(super) name: String,
+    /// Address; $NAME and ${NAME} are taken from the environment.
+    #[schemars(length(min = 1))]
+    pub(super) url: Secret,
+    /// HTTP method, for example POST.
+    #[schemars(length(min = 1))]
+    pub(super) method: String,
+    /// Headers; $NAME and ${NAME} in values are taken from the environment.
+    pub(super) headers: BTreeMap<String, Secret>,
+    /// Template of the body, with the fields service, event, message, reason, `old_digest`, `new_digest`, container,
+    /// timestamp, level, machine.
+    pub(super) body: Option<String>,
+    /// Entries below this level are not sent.
+    pub(super) min_level: Option<Level>,
+    /// Only these kinds of entries are sent.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub(super) events: Option<Items<Kind>>,
+}
+
+/// `push`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct PushFile {
+    /// Base URL of the warden; empty disables the push.
+    pub(super) warden_url: String,
+    /// The token that the warden knows this agent by; $NAME and ${NAME} are taken from the environment.
+    pub(super) token: Secret,
+    /// Name of this machine in the warden's dashboard.
+    pub(super) machine_id: String,
+}
+
+/// One of `services`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["name"]))]
+// These are the flags of the specification.
+#[allow(clippy::struct_excessive_bools)]
+pub(super) struct ServiceFile {
+    /// Unique name, used in API paths, metric labels, notifications.
+    #[schemars(regex(pattern = "^[a-zA-Z0-9_.-]{1,64}$"))]
+    pub(super) name: String,
+    /// Image references; needed for `auto_update`.
+    #[schemars(with = "Vec<String>")]
+    pub(super) images: Items<String>,
+    /// Neither validated nor monitored: only the healer refers to it.
+    pub(super) silent: bool,
+    /// Absolute paths, applied in order; needed for `auto_update`.
+    #[schemars(with = "Vec<String>")]
+    pub(super) compose_files: Items<String>,
+    /// Compose project name (letters, digits, _ and -, at most 64); needed for `auto_update`.
+    pub(super) compose_project: String,
+    /// Container whose events are matched where there is no compose project.
+    pub(super) container_name: String,
+    /// Absolute path of a file with variables for compose.
+    pub(super) env_file: String,
+    /// Poll the registry and deploy new images.
+    pub(super) auto_update: bool,
+    /// Start the project when nothing of it runs and there is no update.
+    pub(super) auto_start: bool,
+    /// Restart what is unhealthy or fell over.
+    pub(super) auto_heal: bool,
+    /// Redeploy when the content of the compose files changes.
+    pub(super) compose_watch: bool,
+    /// Percent of CPU that raises an alert; 0 for none.
+    #[schemars(range(min = 0))]
+    pub(super) cpu_threshold: f64,
+    /// Percent of memory that raises an alert; 0 for none.
+    #[schemars(range(min = 0))]
+    pub(super) memory_threshold: f64,
+    /// Seconds that a new image is on probation.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub(super) health_grace: u64,
+    /// Seconds at least between two automatic restarts.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub(super) heal_cooldown: u64,
+    /// Restarts in a row that did not help before the healer gives up.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(super) heal_max_restarts: u32,
+}
+
+impl Default for ServiceFile {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            images: Vec::new(),
+            silent: false,
+            compose_files: Vec::new(),
+            compose_project: String::new(),
+            container_name: String::new(),
+            env_file: String::new(),
+            auto_update: false,
+            auto_start: false,
+            auto_heal: false,
+            compose_watch: false,
+            cpu_threshold: 0.0,
+            memory_threshold: 0.0,
+            health_grace: 60,
+            heal_cooldown: 300,
+            heal_max_restarts: 3,
+        }
+    }
+}

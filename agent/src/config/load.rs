@@ -1,0 +1,278 @@
+//! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evenkeel_common::config::expand::Env;
+use evenkeel_common::config::shape::Shape;
+use evenkeel_common::config::{Finding, Findings, KeyPath, json, source};
+use serde_json::Value;
+
+use super::file::AgentFile;
+use super::{Config, delivery, global, service};
+
+/// Why a file is refused: all its faults, and its warnings too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFaults {
+    path: PathBuf,
+    faults: Vec<Finding>,
+    warnings: Vec<String>,
+}
+
+impl ConfigFaults {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is wrong without being the reason of the refusal.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn one(path: &Path, what: String) -> Self {
+        let at = KeyPath::root();
+        Self { path: path.to_owned(), faults: vec![Finding { at, what }], warnings: Vec::new() }
+    }
+}
+
+/// One line a fault, each with the path of the file.
+impl fmt::Display for ConfigFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, fault) in self.faults.iter().enumerate() {
+            f.write_str(if n == 0 { "" } else { "\n" })?;
+            write!(f, "{}: {fault}", self.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigFaults {}
+
+type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// Where the configuration comes from, so that it can be read again (SIGHUP).
+#[derive(Clone)]
+pub struct ConfigSource {
+    path: PathBuf,
+    env: Arc<SharedEnv>,
+}
+
+impl ConfigSource {
+    /// The file at `path`, with `env` as the environment that its variables are taken from.
+    pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { path, env: Arc::new(env) }
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads and checks the file as it is now.
+    pub fn load(&self) -> Result<Config, ConfigFaults> {
+        Config::load(&self.path, &*self.env)
+    }
+}
+
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigSource").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// The JSON Schema of the configuration file.
+pub fn schema() -> Value {
+    Shape::of::<AgentFile>().schema().clone()
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    pub fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+        match source::read(path) {
+            Ok(text) => Self::parse(&text, path, env),
+            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
+        }
+    }
+
+    /// Checks a file's text; `path` only stands in the messages.
+    pub fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+        let mut findings = Findings::default();
+        let tree = json::parse(text, &mut findings)
+            .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
+        let tree = without_special_keys(tree, &mut findings);
+        let tree = Shape::of::<AgentFile>().check(tree, &mut findings);
+        // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
+        // (without serde's words, which would show the value).
+        let file: AgentFile = serde_json::from_value(tree).unwrap_or_else(|_| {
+            findings.fault(&KeyPath::root(), "has a value that does not fit its key");
+            AgentFile::default()
+        });
+
+        let names: Vec<String> = file
+            .services
+            .iter()
+            .map(|service| service.as_ref().map(|s| s.name.clone()).unwrap_or_default())
+            .collect();
+        let registry = global::registry(&file.registry, &mut findings);
+        let mut config = Self {
+            runtime: file.runtime,
+            api: global::api(&file.api, &mut findings),
+            audit_path: global::audit_path(&file.audit, &mut findings),
+            state_path: global::state_path(&file.state, env, &mut findings),
+            monitor: global::monitor(&file.monitor, &registry),
+            docker_health: global::docker_health(&file.docker_health, &mut findings),
+            notifications: delivery::notifications(file.notifications, env, &mut findings),
+            push: delivery::push(file.push, env, &mut findings),
+            services: service::services(file.services, &registry.host, &mut findings),
+            registry,
+            warnings: Vec::new(),
+        };
+
+        let (faults, warnings) = findings.finish();
+        config.warnings = warnings.iter().map(|warning| in_words(warning, &names)).collect();
+        if faults.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigFaults { path: path.to_owned(), faults, warnings: config.warnings })
+        }
+    }
+}
+
+/// Takes out the two keys that are no part of the shape: the schema that a file names for its editor, and the
+/// one that an older version had.
+fn without_special_keys(mut tree: Value, findings: &mut Findings) -> Value {
+    if let Some(members) = tree.as_object_mut() {
+        members.remove("$schema");
+    }
+    if let Some(api) = tree.get_mut("api").and_then(Value::as_object_mut)
+        && api.remove("port").is_some()
+    {
+        // Spec 9.2. Ignoring it would open another port than the one that was asked for.
+        let what = "was replaced by api.address; write \"address\": [\"<host>:<port>\"] with the host and the port \
+                    that stood in api.address and api.port, for example [\"127.0.0.1:9090\"]";
+        findings.fault(&KeyPath::of("api.port"), what);
+    }
+    tree
+}
+
+/// `<service>: <reason>` for what is wrong in a service that has a usable name, else `<key>: <reason>`.
+fn in_words(warning: &Finding, names: &[String]) -> String {
+    match warning.at.element_of("services") {
+        Some((n, at)) if names.get(n).is_some_and(|name| service::name_is_valid(name)) => {
+            format!("{}: {}", names[n], Finding { at, what: warning.what.clone() })
+        }
+        _ => warning.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::testing::{faults, good};
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        Config::parse(text, Path::new("c.json"), &|_| None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_check_honours_every_keyword_of_the_schema() {
+        assert_eq!(Shape::of::<AgentFile>().unknown_keywords(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_schema_knows_every_key_of_the_specification() {
+        let schema = schema();
+        for (pointer, keys) in [
+            ("", "runtime registry api audit monitor docker_health notifications push services state"),
+            ("/registry", "url poll_interval insecure concurrency"),
+            ("/api", "address allowed_hosts"),
+            ("/audit", "path"),
+            ("/state", "path"),
+            ("/monitor", "stats_interval"),
+            ("/docker_health", "check_interval timeout"),
+            ("/notifications", "discord smtp webhooks"),
+            ("/push", "warden_url token machine_id"),
+        ] {
+            let part = pointer.replace('/', "/properties/") + "/properties";
+            let mut expected: Vec<_> = keys.split(' ').collect();
+            expected.sort_unstable();
+            let found: Vec<_> = schema.pointer(&part).unwrap().as_object().unwrap().keys().collect();
+            assert_eq!(found, expected, "{pointer}");
+        }
+        let service = &schema["properties"]["services"]["items"]["properties"];
+        for key in "name images silent compose_files compose_project container_name env_file auto_update auto_start \
+                    auto_heal compose_watch cpu_threshold memory_threshold health_grace heal_cooldown heal_max_restarts"
+            .split_whitespace()
+        {
+            assert!(service[key].is_object(), "{key}");
+        }
+        assert_eq!(service.as_object().unwrap().len(), 16);
+    }
+
+    #[test]
+    fn a_file_that_is_no_object_is_refused() {
+        for (text, seen) in [("[]", "an array"), ("5", "a number"), ("\"x\"", "a string"), ("null", "null")] {
+            assert_eq!(error_of(text), format!("c.json: {seen}; allowed: an object"));
+        }
+        assert_eq!(
+            error_of("{"),
+            "c.json: is not JSON: line 1, column 1: EOF while parsing an object, found the end of the file"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_named_at_every_level() {
+        let config = good(&json!({
+            "servics": [], "registry": {"pol_interval": 5}, "notifications": {"discrod": {}},
+            "services": [{"name": "a", "x": 1}], "$schema": "s.json",
+        }));
+        assert_eq!(
+            config.warnings,
+            [
+                "notifications.discrod: is not a known key and is ignored; did you mean \"discord\"?",
+                "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
+                "a: x: is not a known key and is ignored",
+                "servics: is not a known key and is ignored; did you mean \"services\"?",
+            ]
+        );
+    }
+
+    #[test]
+    fn repeated_keys_are_named() {
+        let text = r#"{"runtime": "podman", "runtime": "docker", "services": [{"name": "a", "name": "b"}]}"#;
+        let config = Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
+        let twice = "stands there more than once; the last one counts";
+        assert_eq!(config.warnings, [format!("runtime: {twice}"), format!("b: name: {twice}")]);
+    }
+
+    #[test]
+    fn a_refusal_brings_the_warnings_too() {
+        let refused = super::super::testing::parse(&json!({"runtime": 5, "x": 1}), &|_| None).unwrap_err();
+        assert_eq!(refused.to_string(), "c.json: runtime: 5; allowed: docker, podman");
+        assert_eq!(refused.warnings(), ["x: is not a known key and is ignored"]);
+    }
+
+    #[test]
+    fn a_value_from_outside_cannot_forge_or_flood_a_message() {
+        let texts = faults(&json!({"runtime": format!("a\nb{}", "x".repeat(100_000))}));
+        assert_eq!(texts.len(), 1);
+        assert!(texts[0].len() < 200 && texts[0].starts_with("runtime: \"a\\nbxxx"), "{texts:?}");
+    }
+
+    #[test]
+    fn a_source_reads_the_file_again_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.json");
+        let source = ConfigSource::new(path.clone(), |_| None);
+        assert_eq!(
+            source.load().unwrap_err().to_string(),
+            format!("{}: there is no such file", path.display())
+        );
+        std::fs::write(&path, r#"{"runtime": "podman"}"#).unwrap();
+        assert_eq!(source.load().unwrap().runtime, crate::config::Runtime::Podman);
+    }
+}

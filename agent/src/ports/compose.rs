@@ -1,0 +1,213 @@
+//! Runs compose as a child process: own process group, cleaned environment, bounded output, a deadline.
+
+mod child;
+mod env_file;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use self::child::{End, run};
+use super::text::{Tail, stable};
+use super::{Compose, ComposeError, Project, Recreate};
+use crate::config::Runtime;
+
+/// Pulling is done before; what is left is stopping and starting containers.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// Variables of the agent that compose gets. Anything else could change which project, engine or API version
+/// is meant (`COMPOSE_*`, `DOCKER_*`), or belongs to the agent alone (`NOTIFY_SOCKET`).
+const KEPT: [&str; 13] = [
+    "PATH",
+    "HOME",
+    "DOCKER_CONFIG",
+    "XDG_RUNTIME_DIR",
+    "LANG",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+];
+
+/// What the engine says when a killed run left its half-made container behind. The failed run repairs it.
+const CONFLICT: &str = "Conflict. The container name";
+
+/// Compose as a subcommand of the runtime's executable.
+pub struct ComposeCli {
+    runtime: Runtime,
+    program: PathBuf,
+    endpoint: String,
+    environment: Vec<(OsString, OsString)>,
+    limit: Duration,
+}
+
+impl ComposeCli {
+    /// Compose for this runtime, talking to the engine at `endpoint`. Of `environment` (the agent's own) it gets
+    /// only what it needs.
+    pub fn new(
+        runtime: Runtime,
+        endpoint: &super::engine::Endpoint,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Self {
+        let program = match runtime {
+            Runtime::Docker => "docker",
+            Runtime::Podman => "podman",
+        };
+        let environment = environment.into_iter().filter(|(name, _)| KEPT.iter().any(|kept| name == kept));
+        Self {
+            runtime,
+            program: PathBuf::from(program),
+            endpoint: endpoint.to_string(),
+            environment: environment.collect(),
+            limit: LIMIT,
+        }
+    }
+
+    /// Another executable than the one that `PATH` leads to.
+    #[must_use]
+    pub fn with_program(self, program: PathBuf) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Another deadline of one `up` than ten minutes.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn arguments(&self, project: &Project, recreate: Recreate) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["compose".into(), "-p".into(), project.name.clone().into()];
+        for file in &project.files {
+            arguments.extend(["-f".into(), file.into()]);
+        }
+        // Podman hands its arguments to whatever provider is there, and not each knows this one.
+        if self.runtime == Runtime::Docker {
+            arguments.extend(["--progress".into(), "quiet".into()]);
+        }
+        arguments.extend(["up", "-d", "--pull", "never", "--no-build"].map(OsString::from));
+        if recreate == Recreate::All {
+            arguments.push("--force-recreate".into());
+        }
+        arguments
+    }
+
+    fn command(
+        &self,
+        project: &Project,
+        recreate: Recreate,
+        folder: &Path,
+        variables: &[(String, String)],
+    ) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments(project, recreate)).current_dir(folder);
+        command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        // Last, so that no file can send compose to another engine than the one that the agent watches.
+        command.env_remove("DOCKER_CONTEXT").env("DOCKER_HOST", &self.endpoint);
+        if self.runtime == Runtime::Podman {
+            command.env("CONTAINER_HOST", &self.endpoint).env("PODMAN_COMPOSE_WARNING_LOGS", "false");
+        }
+        command
+    }
+
+    /// Why the child could not be started.
+    fn not_started(&self, error: &std::io::Error, folder: &Path) -> String {
+        let program = self.program.display();
+        match error.kind() {
+            // The system has one code for both.
+            std::io::ErrorKind::NotFound if !folder.is_dir() => {
+                format!("the folder {} of the compose files does not exist", folder.display())
+            }
+            std::io::ErrorKind::NotFound => {
+                format!("{program} can't be run: not found (install it, or set \"runtime\")")
+            }
+            kind => format!("{program} can't be run: {kind}"),
+        }
+    }
+
+    /// The line that says what went wrong.
+    fn cause(&self, end: &End, output: &str) -> String {
+        let status = match end {
+            End::TooLong => {
+                return format!("compose up was stopped: not done after {} s", self.limit.as_secs());
+            }
+            End::Exited(status) => status,
+        };
+        if self.runtime == Runtime::Docker
+            && [
+                "unknown shorthand flag: 'p' in -p",
+                "is not a docker command",
+                "unknown command: docker compose",
+            ]
+            .iter()
+            .any(|sign| output.contains(sign))
+        {
+            return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
+                .to_owned();
+        }
+        if self.runtime == Runtime::Podman && output.contains("looking up compose provider failed") {
+            return "podman has no compose provider (install docker-compose or podman-compose)".to_owned();
+        }
+        match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) => stable(log_message(line)),
+            None => format!("compose up failed without a word ({status})"),
+        }
+    }
+}
+
+#[async_trait]
+impl Compose for ComposeCli {
+    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError> {
+        let silent = |cause: String| ComposeError { cause, output: String::new() };
+        let folder = project
+            .files
+            .first()
+            .and_then(|file| file.parent())
+            .ok_or_else(|| silent("no compose files configured".to_owned()))?;
+        let variables = match &project.env_file {
+            Some(path) => {
+                env_file::read(path, &self.environment).await.map_err(|error| silent(error.to_string()))?
+            }
+            None => Vec::new(),
+        };
+        let deadline = Instant::now() + self.limit;
+        let mut retried = false;
+        loop {
+            let mut tail = Tail::default();
+            let command = self.command(project, recreate, folder, &variables);
+            let end = run(command, deadline, &mut tail)
+                .await
+                .map_err(|error| silent(self.not_started(&error, folder)))?;
+            let output = tail.text();
+            match &end {
+                End::Exited(status) if status.success() => return Ok(output),
+                End::Exited(_) if !retried && output.contains(CONFLICT) => {
+                    tracing::info!(
+                        project = project.name,
+                        "a half-made container was in the way, trying once more"
+                    );
+                    retried = true;
+                }
+                _ => return Err(ComposeError { cause: self.cause(&end, &output), output }),
+            }
+        }
+    }
+}
+
+/// The message of a line in the log format of Go programs (`time="…" level=error msg="…"`).
+fn log_message(line: &str) -> &str {
+    line.strip_prefix("time=")
+        .and_then(|rest| rest.split_once(" msg="))
+        .map_or(line, |(_, message)| message.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Tests of the compose runner with small shell scripts in the place of `docker`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+use crate::ports::engine::Endpoint;
+
+/// A folder with a compose file and a script that plays `docker compose`.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // The shell, as the program, takes compose's first argument for its script. A script that is run itself
+        // could still be open for writing in a child that another test just forked.
+        fs::write(folder.path().join("compose"), script).unwrap();
+        fs::write(folder.path().join("compose.yml"), "services: {}\n").unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn project(&self) -> Project {
+        Project { name: "shop".into(), files: vec![self.path("compose.yml")], env_file: None }
+    }
+
+    fn project_with_env(&self, text: &str) -> Project {
+        fs::write(self.path("vars.env"), text).unwrap();
+        Project { env_file: Some(self.path("vars.env")), ..self.project() }
+    }
+
+    /// Waits until the script has written the file.
+    async fn written(&self, name: &str) -> String {
+        let wait = async {
+            loop {
+                let text = self.read(name);
+                if text.ends_with('\n') {
+                    return text.trim().to_owned();
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{name} was never written"))
+    }
+}
+
+/// Compose that is the script of a stage: the shell takes compose's first argument for it.
+fn scripted() -> ComposeCli {
+    cli(Runtime::Docker).with_program("/bin/sh".into())
+}
+
+fn cli(runtime: Runtime) -> ComposeCli {
+    let path = std::env::var_os("PATH").unwrap();
+    let environment = [
+        ("PATH", path),
+        ("HOME", "/home/agent".into()),
+        ("https_proxy", "http://proxy:1".into()),
+        ("NOTIFY_SOCKET", "/run/notify".into()),
+        ("DOCKER_CONTEXT", "other".into()),
+        ("DOCKER_API_VERSION", "1.20".into()),
+        ("COMPOSE_PROJECT_NAME", "other".into()),
+        ("SECRET", "of the agent".into()),
+    ];
+    let endpoint = Endpoint::Unix("/run/test.sock".into());
+    ComposeCli::new(runtime, &endpoint, environment.map(|(name, value)| (name.into(), value)))
+}
+
+/// Whether a process runs; one that is dead but not yet collected does not count.
+fn runs(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
+}
+
+async fn ends(pid: &str) {
+    for _ in 0..200 {
+        if !runs(pid) {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("process {pid} still runs");
+}
+
+fn words(arguments: Vec<OsString>) -> String {
+    arguments.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn arguments_have_the_order_that_every_compose_takes() {
+    let project = Project {
+        name: "shop".into(),
+        files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
+        env_file: Some("/srv/x.env".into()),
+    };
+    assert_eq!(
+        words(cli(Runtime::Docker).arguments(&project, Recreate::Changed)),
+        "compose -p shop -f /srv/a.yml -f /srv/b.yml --progress quiet up -d --pull never --no-build"
+    );
+    assert_eq!(
+        words(cli(Runtime::Podman).arguments(&project, Recreate::All)),
+        "compose -p shop -f /srv/a.yml -f /srv/b.yml up -d --pull never --no-build --force-recreate"
+    );
+}
+
+#[tokio::test]
+async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
+    let stage = Stage::new("env | sort > env.txt; pwd > pwd.txt; cat > stdin.txt");
+    let project = stage.project_with_env(
+        "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n",
+    );
+    scripted().up(&project, Recreate::Changed).await.unwrap();
+    let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
+    let env = stage.read("env.txt");
+    let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
+    assert_eq!(
+        seen,
+        [
+            "COMPOSE_PROFILES=blue",
+            "DOCKER_HOST=unix:///run/test.sock",
+            "HOME=/home/agent",
+            "SHELL_NAME=a b",
+            "TAG=v2",
+            "https_proxy=http://proxy:1"
+        ]
+    );
+    let folder = stage.folder.path().canonicalize().unwrap();
+    assert_eq!(stage.read("pwd.txt").trim(), folder.to_str().unwrap());
+    assert_eq!(stage.read("stdin.txt"), "");
+}
+
+#[tokio::test]
+async fn output_of_both_kinds_comes_in_order_and_clean() {
+    let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
+    let output = scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+    assert_eq!(output, "one\ntwo\nthree");
+}
+
+#[tokio::test]
+async fn a_flood_of_output_neither_blocks_nor_grows() {
+    let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "the end");
+    assert!(error.output.len() <= 8 * 1024, "{}", error.output.len());
+}
+
+#[tokio::test]
+async fn the_last_line_is_the_cause_without_what_varies() {
+    let id = "3f".repeat(32);
+    let stage = Stage::new(&format!(
+        "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
+    ));
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "Error: endpoint p-1 (<id>): Bind failed");
+    assert!(error.output.starts_with(" web  Starting"), "{}", error.output);
+
+    let stage = Stage::new("echo 'time=\"2024-05-01T10:00:00Z\" level=error msg=\"no such thing\"'; exit 15");
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "no such thing");
+
+    let stage = Stage::new("exit 3");
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "compose up failed without a word (exit status: 3)");
+}
+
+#[tokio::test]
+async fn a_container_in_the_way_is_worth_one_more_try() {
+    let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
+    let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+
+    let stage = Stage::new(&format!("{conflict}; exit 1"));
+    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(stage.read("tries"), "x\nx\n", "once more, not for ever");
+    assert!(error.cause.contains("Conflict."), "{}", error.cause);
+
+    let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(stage.read("tries"), "x\n");
+}
+
+#[tokio::test]
+async fn at_the_deadline_the_whole_group_is_asked_to_end() {
+    let stage =
+        Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
+    let begin = Instant::now();
+    let compose = scripted().with_limit(Duration::from_secs(1));
+    let error = compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "compose up was stopped: not done after 1 s");
+    assert_eq!(error.output, "asked");
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn who_does_not_listen_is_killed_with_its_children() {
+    let stage = Stage::new(
+        "trap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done' &\nwhile :; do sleep 1; done",
+    );
+    let begin = Instant::now();
+    let compose = scripted().with_limit(Duration::from_secs(1));
+    compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn when_nobody_waits_any_more_the_group_dies_at_once() {
+    let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
+    let compose = scripted();
+    let project = stage.project();
+    let running = compose.up(&project, Recreate::Changed);
+    let (pid, leader) = tokio::select! {
+        _ = running => panic!("it ended by itself"),
+        pids = async { (stage.written("pid").await, stage.written("leader").await) } => pids,
+    };
+    ends(&pid).await;
+    ends(&leader).await;
+}
+
+#[tokio::test]
+async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
+    let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
+    let begin = Instant::now();
+    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named() {
+    let stage = Stage::new("exit 0");
+    let cause = async |compose: ComposeCli, project: &Project| {
+        compose.up(project, Recreate::Changed).await.unwrap_err().cause
+    };
+    let absent = scripted().with_program("/nowhere/docker".into());
+    assert_eq!(
+        cause(absent, &stage.project()).await,
+        "/nowhere/docker can't be run: not found (install it, or set \"runtime\")"
+    );
+    let elsewhere = Project { files: vec!["/nowhere/compose.yml".into()], ..stage.project() };
+    assert_eq!(
+        cause(scripted(), &elsewhere).await,
+        "the folder /nowhere of the compose files does not exist"
+    );
+    let nothing = Project { files: Vec::new(), ..stage.project() };
+    assert_eq!(cause(scripted(), &nothing).await, "no compose files configured");
+    let faulty = stage.project_with_env("A=1\nB C\n");
+    let text = cause(scripted(), &faulty).await;
+    assert!(text.starts_with("env_file ") && text.contains("vars.env, line 2: "), "{text}");
+
+    for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
+        let stage = Stage::new(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
+        let text = cause(scripted(), &stage.project()).await;
+        assert!(text.starts_with("docker has no compose plugin"), "{text}");
+    }
+}

@@ -1,0 +1,170 @@
+//! One engine client for all calls: made when first needed, made anew after a failure, every call with a deadline.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
+use http::HeaderValue;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::endpoint::Endpoint;
+use crate::ports::EngineError;
+use crate::ports::text::stable;
+
+/// The client's own limit, in whole seconds. It only counts until an answer begins; calls set shorter ones.
+pub(super) const ANSWER_LIMIT_SECS: u64 = 120;
+
+/// The way to one engine.
+pub(super) struct Connection {
+    endpoint: Endpoint,
+    client: Mutex<Option<Docker>>,
+}
+
+impl Connection {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, client: Mutex::new(None) }
+    }
+
+    /// Asks the engine. `doing` is for the error text, `limit` holds for everything, a new connection included.
+    pub(super) async fn call<T, F, Fut>(&self, doing: &str, limit: Duration, ask: F) -> Result<T, EngineError>
+    where
+        F: Fn(Docker) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let asked = timeout(limit, async {
+            match ask(self.client().await?).await {
+                // The engine was exchanged under us; ask which version it speaks and try once more.
+                Err(error) if is_version_mismatch(&error) => {
+                    self.forget().await;
+                    ask(self.client().await?).await
+                }
+                answer => answer,
+            }
+        });
+        let result = match asked.await {
+            Ok(answer) => answer.map_err(|error| self.explain(doing, &error)),
+            Err(_) => Err(EngineError::Unavailable(format!(
+                "{}: no answer within {} s",
+                self.endpoint,
+                limit.as_secs()
+            ))),
+        };
+        if result.as_ref().is_err_and(EngineError::is_unavailable) {
+            self.forget().await;
+        }
+        result
+    }
+
+    /// The client, with the API version agreed upon.
+    pub(super) async fn client(&self) -> Result<Docker, Error> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let fresh = match &self.endpoint {
+            Endpoint::Unix(path) => {
+                Docker::connect_with_unix(&path.to_string_lossy(), ANSWER_LIMIT_SECS, API_DEFAULT_VERSION)?
+            }
+            Endpoint::Tcp(address) => {
+                Docker::connect_with_http(address, ANSWER_LIMIT_SECS, API_DEFAULT_VERSION)?
+            }
+        };
+        let fresh = fresh.with_request_modifier(url_safe_login).negotiate_version().await?;
+        Ok(client.insert(fresh).clone())
+    }
+
+    /// Drops the client, so that the next call connects and negotiates anew.
+    pub(super) async fn forget(&self) {
+        *self.client.lock().await = None;
+    }
+
+    /// What an error of the client means to us. Texts are stable: the same fault gives the same text.
+    pub(super) fn explain(&self, doing: &str, error: &Error) -> EngineError {
+        let unavailable = |reason: &str| EngineError::Unavailable(format!("{}: {reason}", self.endpoint));
+        match error {
+            Error::DockerResponseServerError { status_code: 404, message } => {
+                EngineError::NotFound(format!("{doing}: {}", stable(message)))
+            }
+            Error::DockerResponseServerError { status_code: status @ (502..=504), message } => {
+                unavailable(&format!("it answered {status}: {}", stable(message)))
+            }
+            Error::DockerResponseServerError { message, .. }
+            | Error::DockerStreamError { error: message } => {
+                EngineError::Refused(format!("{doing}: {}", stable(message)))
+            }
+            Error::RequestTimeoutError => unavailable(&format!("no answer within {ANSWER_LIMIT_SECS} s")),
+            Error::SocketNotFoundError(_) => unavailable("there is no such socket"),
+            Error::IOError { .. } | Error::HyperResponseError { .. } | Error::HyperLegacyError { .. } => {
+                unavailable(&broken_connection(error))
+            }
+            Error::JsonSerdeError { err } if err.is_eof() => unavailable("connection lost"),
+            other => EngineError::Refused(format!(
+                "{doing}: the engine's answer was not understood: {}",
+                stable(&other.to_string())
+            )),
+        }
+    }
+}
+
+/// The client writes the login in plain base64, the engine reads it URL-safe and silently goes on without one
+/// where it can't: a password with `~`, `?` or `>` in the wrong place would be an anonymous pull.
+fn url_safe_login(mut request: BollardRequest) -> BollardRequest {
+    if let Some(login) = request.headers_mut().get_mut("x-registry-auth") {
+        let safe: Vec<u8> = login
+            .as_bytes()
+            .iter()
+            .map(|b| match b {
+                b'+' => b'-',
+                b'/' => b'_',
+                other => *other,
+            })
+            .collect();
+        if let Ok(mut safe) = HeaderValue::from_bytes(&safe) {
+            safe.set_sensitive(true);
+            *login = safe;
+        }
+    }
+    request
+}
+
+fn is_version_mismatch(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 400, message }
+        if message.contains("client version")
+            && (message.contains("too old") || message.contains("too new")))
+}
+
+/// The operating system's reason at the bottom of a connection error.
+fn broken_connection(error: &Error) -> String {
+    use std::io::ErrorKind;
+    let mut cause = error.source();
+    let mut io = None;
+    if let Error::IOError { err } = error {
+        io = Some(err);
+    }
+    while let Some(source) = cause {
+        io = source.downcast_ref::<std::io::Error>().or(io);
+        cause = source.source();
+    }
+    match io.map(std::io::Error::kind) {
+        Some(ErrorKind::NotFound) => "there is no such socket".to_owned(),
+        Some(ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+        Some(ErrorKind::PermissionDenied) => {
+            "permission denied (the agent's user must be allowed to use the engine's socket)".to_owned()
+        }
+        Some(ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+            "the host does not answer".to_owned()
+        }
+        None
+        | Some(
+            ErrorKind::Other
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::NotConnected,
+        ) => "connection lost".to_owned(),
+        Some(_) => io.map(|io| stable(&io.to_string())).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,244 @@
+//! Tests against an engine that answers what a test wants: versions, faults, logins.
+
+use std::sync::Mutex;
+
+use base64::Engine as _;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use wiremock::matchers::{method, path, query_param};
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
+
+use super::*;
+
+/// Answers with what it was given.
+struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
+
+#[async_trait]
+impl PullAuth for Login {
+    async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
+        self.1.lock().unwrap().push(host.to_owned());
+        self.0.clone()
+    }
+}
+
+async fn server() -> MockServer {
+    let server = MockServer::start().await;
+    let version =
+        ResponseTemplate::new(200).set_body_json(json!({"ApiVersion": "1.41", "MinAPIVersion": "1.12"}));
+    Mock::given(method("GET")).and(path("/version")).respond_with(version).mount(&server).await;
+    server
+}
+
+fn engine_with(server: &MockServer, login: Result<Option<DockerCredentials>, String>) -> DockerEngine {
+    let auth = Login(login, Mutex::default());
+    DockerEngine::new(Endpoint::Tcp(server.address().to_string()), Arc::new(auth))
+}
+
+fn engine(server: &MockServer) -> DockerEngine {
+    engine_with(server, Ok(None))
+}
+
+async fn answer(server: &MockServer, at: &str, status: u16, body: &str) {
+    let response = ResponseTemplate::new(status).set_body_raw(body.to_owned(), "application/json");
+    Mock::given(path(at)).respond_with(response).up_to_n_times(1).mount(server).await;
+}
+
+async fn asked(server: &MockServer, at: &str) -> Vec<Request> {
+    let requests = server.received_requests().await.unwrap();
+    requests.into_iter().filter(|request| request.url.path() == at).collect()
+}
+
+#[tokio::test]
+async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged() {
+    let server = server().await;
+    for _ in 0..2 {
+        answer(&server, "/_ping", 200, "OK").await;
+    }
+    let engine = engine(&server);
+    engine.ping().await.unwrap();
+    engine.ping().await.unwrap();
+    assert_eq!(asked(&server, "/version").await.len(), 1);
+
+    let too_old = r#"{"message":"client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade"}"#;
+    answer(&server, "/_ping", 400, too_old).await;
+    answer(&server, "/_ping", 200, "OK").await;
+    engine.ping().await.unwrap();
+    assert_eq!(asked(&server, "/version").await.len(), 2);
+
+    // Plain text, as ancient versions answer it; and no endless loop.
+    for _ in 0..2 {
+        answer(
+            &server,
+            "/_ping",
+            400,
+            "client version 1.54 is too new. Maximum supported API version is 1.41",
+        )
+        .await;
+    }
+    let error = engine.ping().await.unwrap_err();
+    assert!(matches!(&error, EngineError::Refused(text) if text.contains("too new")), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_engine_that_is_going_down_is_unavailable_and_is_asked_anew() {
+    let server = server().await;
+    answer(&server, "/images/x/json", 503, r#"{"message":"shutting down"}"#).await;
+    let engine = engine(&server);
+    let error = engine.image("x").await.unwrap_err();
+    let want = format!("tcp://{}: it answered 503: shutting down", server.address());
+    assert_eq!(error, EngineError::Unavailable(want));
+    answer(&server, "/images/x/json", 200, r#"{"Id":"sha256:aa","RepoDigests":null}"#).await;
+    let image = engine.image("x").await.unwrap().unwrap();
+    assert_eq!((image.repo_digests.len(), image.size), (0, 0));
+    assert_eq!(asked(&server, "/version").await.len(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_says_nothing_about_the_image() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+    let serve = async {
+        for body in [r#"{"ApiVersion":"1.41"}"#, r#"{"Id":"sha2"#] {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = socket.read(&mut request).await;
+            let length = if body.ends_with('}') { body.len() } else { 500 };
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+            socket.write_all(head.as_bytes()).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    };
+    let engine = DockerEngine::new(endpoint.clone(), Arc::new(Login(Ok(None), Mutex::default())));
+    let error = tokio::select! {
+        seen = engine.image("x") => seen.unwrap_err(),
+        () = serve => unreachable!("it waits for ever"),
+    };
+    assert_eq!(error, EngineError::Unavailable(format!("{endpoint}: connection lost")));
+}
+
+#[tokio::test]
+async fn a_missing_image_is_none_and_a_refusal_is_told() {
+    let server = server().await;
+    answer(&server, "/images/x/json", 404, r#"{"message":"No such image: x:latest"}"#).await;
+    answer(&server, "/images/x/json", 500, r#"{"message":"layer 3f2a1b9c8d7e is\u001b[31m broken"}"#).await;
+    answer(&server, "/images/x/json", 200, "<html>").await;
+    let engine = engine(&server);
+    assert_eq!(engine.image("x").await.unwrap(), None);
+    let error = engine.image("x").await.unwrap_err();
+    assert_eq!(error, EngineError::Refused("inspect image x: layer <id> is broken".into()));
+    let error = engine.image("x").await.unwrap_err();
+    assert!(matches!(&error, EngineError::Refused(text) if text.contains("not understood")), "{error:?}");
+}
+
+#[tokio::test]
+async fn names_can_not_lead_to_another_path() {
+    let server = server().await;
+    let engine = engine(&server);
+    for name in ["", "/x", "../x", "a/../b", "x?force=1", "x#", "x y", "a//b", "ä"] {
+        let error = engine.image(name).await.unwrap_err();
+        assert!(matches!(error, EngineError::NotFound(_)), "{name}: {error:?}");
+        engine.log_tail(name, 1).await.unwrap_err();
+        engine.remove_anchor(name).await.unwrap_err();
+    }
+    assert_eq!(server.received_requests().await.unwrap().len(), 0);
+}
+
+fn pinned() -> Reference {
+    Reference::parse(&format!("ghcr.io/team/web:1@sha256:{}", "ab".repeat(32))).unwrap()
+}
+
+#[tokio::test]
+async fn a_login_is_sent_so_that_the_engine_can_read_it() {
+    let server = server().await;
+    answer(&server, "/images/create", 200, "{\"status\":\"Status: Image is up to date\"}\n").await;
+    let login = DockerCredentials {
+        username: Some("me".into()),
+        // Each place of a triple sees each sign that plain base64 writes as + or /.
+        password: Some(">>>???~~~>?~ÿÿÿ".into()),
+        ..DockerCredentials::default()
+    };
+    let engine = engine_with(&server, Ok(Some(login.clone())));
+    engine.pull(&pinned(), &watch::channel(Pulled::default()).0).await.unwrap();
+    let request = &asked(&server, "/images/create").await[0];
+    let header = request.headers.get("x-registry-auth").unwrap().to_str().unwrap();
+    let plain = base64::engine::general_purpose::URL_SAFE.decode(header).unwrap();
+    assert_eq!(serde_json::from_slice::<DockerCredentials>(&plain).unwrap(), login);
+    let query: HashMap<_, _> = request.url.query_pairs().collect();
+    assert_eq!(query["fromImage"], "ghcr.io/team/web");
+    assert_eq!(query["tag"], format!("sha256:{}", "ab".repeat(32)));
+}
+
+#[tokio::test]
+async fn credentials_that_can_not_be_had_fail_the_pull_before_it_begins() {
+    let server = server().await;
+    let engine = engine_with(&server, Err("the helper did not answer".into()));
+    let error = engine.pull(&pinned(), &watch::channel(Pulled::default()).0).await.unwrap_err();
+    let want = format!("pull {}: no credentials for ghcr.io: the helper did not answer", pinned());
+    assert_eq!(error, EngineError::Refused(want));
+    assert_eq!(asked(&server, "/images/create").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_pull_that_fails_halfway_tells_the_engines_reason() {
+    let server = server().await;
+    let body = concat!(
+        r#"{"status":"Downloading","id":"a","progressDetail":{"current":5,"total":9}}"#,
+        "\n",
+        r#"{"errorDetail":{"message":"read tcp 10.0.0.1:4242->10.0.0.2:443: reset"},"error":"x"}"#,
+        "\n"
+    );
+    answer(&server, "/images/create", 200, body).await;
+    let (progress, seen) = watch::channel(Pulled::default());
+    let error = engine(&server).pull(&pinned(), &progress).await.unwrap_err();
+    let want = format!("pull {}: read tcp 10.0.0.1->10.0.0.2:443: reset", pinned());
+    assert_eq!(error, EngineError::Refused(want));
+    assert_eq!(*seen.borrow(), Pulled { bytes: 5, total: 9 });
+}
+
+#[tokio::test]
+async fn removing_a_tag_never_forces_and_never_prunes() {
+    let server = server().await;
+    for status in [409, 404, 200] {
+        let body = if status == 200 { "[]" } else { r#"{"message":"no"}"# };
+        let response = ResponseTemplate::new(status).set_body_raw(body, "application/json");
+        Mock::given(method("DELETE"))
+            .and(path("/images/docker.io/library/x:1"))
+            .and(query_param("noprune", "true"))
+            .and(query_param("force", "false"))
+            .respond_with(response)
+            .up_to_n_times(1)
+            .mount(&server)
+            .await;
+    }
+    let engine = engine(&server);
+    for _ in 0..3 {
+        engine.untag(&Reference::parse("x:1").unwrap()).await.unwrap();
+    }
+    assert_eq!(asked(&server, "/images/docker.io/library/x:1").await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
+    let server = server().await;
+    let list =
+        r#"[{"Id":"c1","Names":["/a"],"Labels":{},"Status":"Up"},{"Id":"c2","Names":["/b"],"Labels":null}]"#;
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"No such container: c1"}"#).await;
+    let inspected = r#"{"Id":"c2","Name":"/b","Image":"sha256:aa","State":{"Status":"exited"},"Config":{}}"#;
+    answer(&server, "/containers/c2/json", 200, inspected).await;
+    let engine = engine(&server);
+    let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["b"]);
+
+    // One about which nothing is known is an error, not an absence.
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
+    answer(&server, "/containers/c2/json", 200, inspected).await;
+    assert!(engine.containers(&Members::Project("p".into())).await.is_err());
+}
+
+#[test]
+fn a_name_as_a_pattern_matches_only_itself() {
+    assert_eq!(escaped("a-b_1.c+"), "a-b_1\\.c\\+");
+}

@@ -1,0 +1,84 @@
+//! What a service wants done: everything that leaves the decision core for the world.
+
+use std::collections::BTreeMap;
+
+use crate::image::{Digest, ImageId, Reference};
+use crate::ports::{Members, Project, Recreate};
+
+/// One thing to do outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Read registry and engine.
+    Check {
+        /// Goes back into the fact.
+        generation: u64,
+        /// Whether a person waits.
+        asked: bool,
+        /// Per image as configured: digests whose case is settled, so that seeing them needs no second look.
+        settled: BTreeMap<String, Digest>,
+    },
+    /// Read the containers.
+    Look {
+        /// Goes back into the fact.
+        generation: u64,
+        /// Which.
+        members: Members,
+    },
+    /// Take one step of the deployment.
+    Step(Step),
+}
+
+/// One step of a deployment. Each can be taken again after a crash in the middle of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Hold the old images so that no prune takes the way back.
+    Hold {
+        /// Project whose images are held.
+        project: String,
+        /// What to hold.
+        images: Vec<OldImage>,
+    },
+    /// Fetch the new images by digest.
+    Pull {
+        /// Image as configured, and what to fetch.
+        images: Vec<(String, Reference)>,
+    },
+    /// Point the tags, then let compose bring the project there.
+    Start {
+        /// Where each tag must point.
+        tags: Vec<(Reference, OldImage)>,
+        /// What compose is given.
+        project: Project,
+        /// Whether unchanged containers are made anew.
+        recreate: Recreate,
+    },
+    /// Point the tags back without touching any container.
+    TagsBack {
+        /// Where each tag must point.
+        tags: Vec<(Reference, OldImage)>,
+    },
+    /// Read what the container that failed wrote last.
+    Evidence {
+        /// Full container ID; empty when there is none to ask.
+        container: String,
+    },
+    /// Let go of the held images.
+    Release {
+        /// Project whose images were held.
+        project: String,
+        /// What was held.
+        images: Vec<OldImage>,
+        /// An image that stays in use: the hold's tag is moved there before it is removed, since removing the
+        /// last tag of an old image would delete the image.
+        onto: Option<ImageId>,
+    },
+}
+
+/// An image that is here, and how to get it again where it is not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct OldImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// Where it can be fetched: the repository pinned to a digest. `None` for an image that was only built here.
+    pub source: Option<Reference>,
+}

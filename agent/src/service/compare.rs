@@ -1,0 +1,70 @@
+//! Is an image up to date? What runs is compared with what the registry has (DECISIONS 4, DOMAIN 1.4).
+
+use crate::image::{Digest, Reference};
+
+use super::Durable;
+use super::action::OldImage;
+use super::fact::{ImageView, LocalImage};
+
+/// How one image stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Pinned to a digest: it never updates.
+    Pinned,
+    /// What runs is what the registry has.
+    UpToDate,
+    /// The registry has a digest that failed here.
+    Blocked,
+    /// There is nothing to compare with; `new` when this was not known for this remote digest.
+    NotFound {
+        /// What the registry has.
+        remote: Digest,
+        /// Whether it was not known yet.
+        new: bool,
+    },
+    /// The registry has something else than what runs.
+    Stale {
+        /// What the registry has.
+        remote: Digest,
+    },
+}
+
+/// Compares one image.
+pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
+    let Some(remote) = &view.remote else { return Verdict::Pinned };
+    // What runs decides; the tag only when nothing runs.
+    let local: Vec<&LocalImage> =
+        if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() };
+    if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
+        return Verdict::UpToDate;
+    }
+    if durable.blocked.get(&view.text) == Some(remote) {
+        return Verdict::Blocked;
+    }
+    let comparable = !local.is_empty() && local.iter().all(|image| !image.digests.is_empty());
+    match durable.not_found.get(&view.text) {
+        _ if comparable => Verdict::Stale { remote: remote.clone() },
+        Some(known) if known == remote => Verdict::NotFound { remote: remote.clone(), new: false },
+        // Suppressed until the remote digest changes (spec 3.2), and now it has.
+        Some(_) => Verdict::Stale { remote: remote.clone() },
+        None => Verdict::NotFound { remote: remote.clone(), new: true },
+    }
+}
+
+/// The digest that stands for an image: the registry's where it has it, else the one it got last.
+pub(super) fn shown_digest(image: &LocalImage, remote: Option<&Digest>) -> Option<Digest> {
+    match remote {
+        Some(remote) if image.digests.contains(remote) => Some(remote.clone()),
+        _ => image.digests.last().cloned(),
+    }
+}
+
+/// An image of this view as something to go back to.
+pub(super) fn old_image(view: &ImageView, image: &LocalImage) -> OldImage {
+    let source = shown_digest(image, view.remote.as_ref()).map(|digest| Reference {
+        repository: view.reference.repository.clone(),
+        tag: None,
+        digest: Some(digest),
+    });
+    OldImage { id: image.id.clone(), source }
+}

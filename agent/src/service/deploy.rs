@@ -1,0 +1,251 @@
+//! The life of one deployment, as a value that is journaled before every step (DECISIONS 4).
+//!
+//! ```text
+//! hold ─► pull ─► start ─► probation ──────────────────────────────► release      updated
+//!   │       │       │          └──► evidence ─► undo ─► proof ─────► release      rolled_back / rollback_failed
+//!   │       │       └─ every old container still runs ─► tags_back ► release      errored
+//!   └───────┴──────────────────────────────────────────────────────► release      errored, nothing changed
+//! ```
+//!
+//! Each step may be taken again, so a restart of the agent simply takes the step that the journal names.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::image::{Digest, ImageId, Reference};
+use crate::ports::{Project, Recreate};
+
+use super::action::{OldImage, Step};
+use super::judge::{Expected, Failure, Trial, Was};
+
+/// Why a deployment was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A new digest in the registry.
+    Update,
+    /// A person asked.
+    Redeploy,
+}
+
+/// One image of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// As configured.
+    pub text: String,
+    /// Normal form.
+    pub reference: Reference,
+    /// Digest that ran before, where it is known.
+    pub old_digest: Option<Digest>,
+    /// Image that ran before (or that the tag named, when nothing ran): the way back.
+    pub old: Option<OldImage>,
+    /// Digest that is deployed.
+    pub digest: Digest,
+    /// ID of the new image, known from the pull on.
+    pub new_id: Option<ImageId>,
+}
+
+impl Move {
+    /// Whether the content that runs becomes another one.
+    pub fn changes(&self) -> bool {
+        match (&self.new_id, &self.old) {
+            (Some(new), Some(old)) => *new != old.id,
+            _ => self.old_digest.as_ref() != Some(&self.digest),
+        }
+    }
+
+    fn source(&self, digest: &Digest) -> Reference {
+        Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
+    }
+
+    fn target(&self) -> Option<(Reference, OldImage)> {
+        let id = self.new_id.clone()?;
+        Some((self.reference.clone(), OldImage { id, source: Some(self.source(&self.digest)) }))
+    }
+}
+
+/// Where a deployment stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+pub enum Phase {
+    /// Old images are being held.
+    Hold,
+    /// New images are being fetched.
+    Pull,
+    /// The project is being brought to the new images.
+    Start,
+    /// The new containers must prove themselves.
+    Probation {
+        /// What was seen so far.
+        trial: Trial,
+    },
+    /// Compose failed before it touched anything: the tags go back, no container does.
+    TagsBack,
+    /// It failed. The digests are blocked; what the container wrote last is being read.
+    Evidence {
+        /// Why.
+        failure: Failure,
+        /// What compose printed.
+        output: String,
+    },
+    /// The old images are being put back.
+    Undo {
+        /// Why.
+        failure: Failure,
+        /// Black box: compose's output, facts, log lines.
+        output: String,
+    },
+    /// The old containers must prove themselves.
+    Proof {
+        /// Why.
+        failure: Failure,
+        /// Black box.
+        output: String,
+        /// What was seen so far.
+        trial: Trial,
+    },
+    /// It is decided; the holds go.
+    Release,
+}
+
+impl Phase {
+    /// Name of the step in the journal and in the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Phase::Hold => "hold",
+            Phase::Pull => "pull",
+            Phase::Start => "start",
+            Phase::Probation { .. } => "probation",
+            Phase::TagsBack => "tags_back",
+            Phase::Evidence { .. } => "evidence",
+            Phase::Undo { .. } => "undo",
+            Phase::Proof { .. } => "proof",
+            Phase::Release => "release",
+        }
+    }
+
+    /// The trial under way, if this phase is one.
+    pub(super) fn trial_mut(&mut self) -> Option<&mut Trial> {
+        match self {
+            Phase::Probation { trial } | Phase::Proof { trial, .. } => Some(trial),
+            _ => None,
+        }
+    }
+}
+
+/// A deployment under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// Why.
+    pub cause: Cause,
+    /// When it was begun.
+    pub begun: Timestamp,
+    /// What it changes.
+    pub moves: Vec<Move>,
+    /// Tags that must keep naming what runs: blocked images of the project.
+    pub pins: Vec<(Reference, OldImage)>,
+    /// The containers before.
+    pub before: Vec<Was>,
+    /// Whether compose makes unchanged containers anew, too; over once it has.
+    pub recreate: Recreate,
+    /// Where it stands.
+    pub phase: Phase,
+    /// When this phase began.
+    pub since: Timestamp,
+    /// How often this phase was begun anew because the world broke off.
+    pub attempt: u32,
+}
+
+impl Deployment {
+    /// Goes on to another phase.
+    pub(super) fn enter(&mut self, phase: Phase, now: Timestamp) {
+        self.phase = phase;
+        self.since = now;
+        self.attempt = 0;
+    }
+
+    /// Whether any image changes, so that there is something to block and to go back from.
+    pub fn changes(&self) -> bool {
+        self.moves.iter().any(Move::changes)
+    }
+
+    /// Whether there is an earlier image to go back to.
+    pub(super) fn has_way_back(&self) -> bool {
+        self.moves.iter().any(|m| m.changes() && m.old.is_some())
+    }
+
+    /// Whether the containers that ran before all still run, as `containers` shows them.
+    pub(super) fn is_untouched(&self, containers: &[crate::ports::Container]) -> bool {
+        self.before
+            .iter()
+            .filter(|was| was.running)
+            .all(|was| containers.iter().any(|c| c.id == was.id && c.state == crate::ports::State::Running))
+    }
+
+    /// What must run in the end of a good deployment.
+    pub(super) fn expected_new(&self) -> Vec<Expected> {
+        let new_id = |was: &Was| {
+            let reference = Reference::parse(&was.config_image).ok()?;
+            self.moves.iter().find(|m| m.reference == reference)?.new_id.clone()
+        };
+        self.before
+            .iter()
+            .filter(|was| was.running)
+            .filter_map(|was| {
+                Some(Expected { compose_service: was.compose_service.clone(), image: new_id(was)? })
+            })
+            .collect()
+    }
+
+    /// What must run in the end of the way back: exactly what ran.
+    pub(super) fn expected_old(&self) -> Vec<Expected> {
+        self.before
+            .iter()
+            .filter(|was| was.running)
+            .map(|was| Expected { compose_service: was.compose_service.clone(), image: was.image.clone() })
+            .collect()
+    }
+
+    fn old_images(&self) -> Vec<OldImage> {
+        let mut images: Vec<OldImage> = self
+            .moves
+            .iter()
+            .filter_map(|m| m.old.clone())
+            .chain(self.pins.iter().map(|(_, old)| old.clone()))
+            .collect();
+        images.sort();
+        images.dedup_by(|a, b| a.id == b.id);
+        images
+    }
+
+    fn tags_back(&self) -> Vec<(Reference, OldImage)> {
+        let moved = self.moves.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
+        moved.chain(self.pins.iter().cloned()).collect()
+    }
+
+    /// The step that this phase consists of; `None` where it consists of looking.
+    pub(super) fn step(&self, project: &Project) -> Option<Step> {
+        Some(match &self.phase {
+            Phase::Hold => Step::Hold { project: project.name.clone(), images: self.old_images() },
+            Phase::Pull => Step::Pull {
+                images: self.moves.iter().map(|m| (m.text.clone(), m.source(&m.digest))).collect(),
+            },
+            Phase::Start => Step::Start {
+                tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
+                project: project.clone(),
+                recreate: self.recreate,
+            },
+            Phase::Undo { .. } => {
+                Step::Start { tags: self.tags_back(), project: project.clone(), recreate: Recreate::Changed }
+            }
+            Phase::TagsBack => Step::TagsBack { tags: self.tags_back() },
+            Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },
+            Phase::Release => Step::Release {
+                project: project.name.clone(),
+                images: self.old_images(),
+                onto: self.moves.iter().find_map(|m| m.new_id.clone()),
+            },
+            Phase::Probation { .. } | Phase::Proof { .. } => return None,
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! What a service is told: everything that enters the decision core.
+
+use jiff::Timestamp;
+
+use crate::image::{Digest, ImageId, Reference};
+use crate::ports::{ComposeError, Container, EngineError, Happening};
+
+/// Something that is known now and was not before.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fact {
+    /// A check of registry and engine ended.
+    Checked {
+        /// Generation that the check was begun in; what an action changed meanwhile makes it worthless.
+        generation: u64,
+        /// Whether a person waits for its result.
+        asked: bool,
+        /// What was seen, or why nothing was.
+        result: Result<Observation, CheckFault>,
+    },
+    /// A look at the containers ended.
+    Looked {
+        /// As in [`Fact::Checked`].
+        generation: u64,
+        /// The containers, or why they could not be read.
+        result: Result<Vec<Container>, EngineError>,
+    },
+    /// A step of the deployment ended.
+    Stepped(StepResult),
+    /// Something happened to one of the containers.
+    Event {
+        /// When, by the engine's clock.
+        at: Timestamp,
+        /// Full container ID.
+        id: String,
+        /// What happened.
+        what: Happening,
+    },
+    /// The engine's event stream broke off or began anew: whatever happened meanwhile was not seen, and
+    /// containers may have been stopped by the engine itself.
+    EngineGap,
+}
+
+/// Registry and engine as one check saw them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Observation {
+    /// One view per configured image, in the configuration's order.
+    pub images: Vec<ImageView>,
+    /// All containers of the service.
+    pub containers: Vec<Container>,
+    /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
+    pub blocked_elsewhere: Vec<(Reference, Digest)>,
+}
+
+/// One configured image, remote and local.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageView {
+    /// As configured.
+    pub text: String,
+    /// Normal form.
+    pub reference: Reference,
+    /// What the registry has; `None` for a pinned reference, which never updates.
+    pub remote: Option<Digest>,
+    /// The images that the running containers of this reference run on, without repeats.
+    pub running: Vec<LocalImage>,
+    /// The image that the tag names on this machine.
+    pub tagged: Option<LocalImage>,
+}
+
+/// A local image as seen from one repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// Its digests in exactly the repository of the reference.
+    pub digests: Vec<Digest>,
+    /// Uncompressed size in bytes.
+    pub size: u64,
+}
+
+/// Why a check saw nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckFault {
+    /// The registry (or the reading of the images) failed, with a stable text.
+    Failed(String),
+    /// The engine gave no answer: nothing is known, and it is the engine's fault, not the service's.
+    EngineAway(String),
+}
+
+/// How a step of a deployment ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepResult {
+    /// The old images are held; those named here were gone already and could not be fetched again.
+    Held {
+        /// References whose old image is gone.
+        missing: Vec<String>,
+    },
+    /// The new images are here.
+    Pulled {
+        /// Image as configured, and its ID.
+        ids: Vec<(String, ImageId)>,
+    },
+    /// Compose ran.
+    Started {
+        /// What compose said.
+        up: Result<String, ComposeError>,
+        /// The containers right after.
+        containers: Vec<Container>,
+    },
+    /// Evidence of the failure was gathered.
+    Evidence {
+        /// Last log lines of the container that failed.
+        log: String,
+    },
+    /// The tags are where they were.
+    TagsBack,
+    /// The holds are gone.
+    Released,
+    /// The step failed for good.
+    Failed(String),
+    /// The engine gave no answer during the step; it must be taken again.
+    EngineAway(String),
+}
+
+/// What a person asks of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Check now.
+    Check,
+    /// Pull and recreate whatever the digests say.
+    Redeploy,
+    /// Forget the blocks.
+    Unblock,
+}
+
+/// What a service answers to a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It will be done.
+    Accepted,
+    /// It will not, for this reason.
+    Skipped(&'static str),
+    /// Blocks were removed.
+    Unblocked,
+    /// There was no block.
+    NotBlocked,
+}
+
+/// Since when a container is known to have been told to stop.
+pub(super) type StopTimes = std::collections::BTreeMap<String, Timestamp>;

@@ -1,0 +1,293 @@
+//! Probation: when is a new container proven, when has it failed (DECISIONS 4, DOMAIN 7)?
+//!
+//! A pure function of what the containers look like, called at every look. It never asks how compose ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::image::ImageId;
+use crate::ports::{Container, HealthState, State};
+
+use super::fact::StopTimes;
+
+/// A container as it was before the deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Was {
+    /// Full ID.
+    pub id: String,
+    /// Compose service.
+    pub compose_service: String,
+    /// Reference that it was made from.
+    pub config_image: String,
+    /// Image that it ran on.
+    pub image: ImageId,
+    /// Whether it was running.
+    pub running: bool,
+    /// Whether it was running and not unhealthy.
+    pub well: bool,
+    /// Restarts by its policy until then.
+    pub restart_count: u64,
+}
+
+impl Was {
+    pub(super) fn of(container: &Container) -> Self {
+        let running = container.state == State::Running;
+        Self {
+            id: container.id.clone(),
+            compose_service: container.compose_service.clone(),
+            config_image: container.config_image.clone(),
+            image: container.image.clone(),
+            running,
+            well: running && container.health != Some(HealthState::Unhealthy),
+            restart_count: container.restart_count,
+        }
+    }
+}
+
+/// What must be there in the end: a container of this compose service on this image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// Compose service.
+    pub compose_service: String,
+    /// Image that it must run on.
+    pub image: ImageId,
+}
+
+/// What was seen of a container on probation so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Start of the run that is judged.
+    pub started_at: Option<Timestamp>,
+    /// Whether its health check passed at least once.
+    pub was_healthy: bool,
+    /// Whether the last look already found it ended; a second look makes it a verdict, so that the event of a
+    /// requested stop has time to arrive.
+    pub ended: bool,
+}
+
+/// The probation of one attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// When it began.
+    pub since: Timestamp,
+    /// What must be there in the end.
+    pub expected: Vec<Expected>,
+    /// Per container ID.
+    pub seen: BTreeMap<String, Seen>,
+}
+
+/// What a look says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not yet.
+    Wait {
+        /// When the probation ends at the latest.
+        deadline: Timestamp,
+    },
+    /// Proven.
+    Passed,
+    /// Failed.
+    Failed(Failure),
+}
+
+/// Why a probation failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One line for people.
+    pub reason: String,
+    /// The container that failed, where it was one: full ID.
+    pub container_id: String,
+    /// Its name.
+    pub container: String,
+    /// Reference that it was made from.
+    pub image: String,
+    /// Exit code, OOM flag, restart count, last health-check output; one a line.
+    pub facts: String,
+}
+
+impl Failure {
+    /// A failure that is no single container's.
+    pub(super) fn general(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ..Self::default() }
+    }
+
+    /// A failure of one container.
+    pub(super) fn of(container: &Container, what: &str) -> Self {
+        let mut facts = format!(
+            "state: {}\nexit code: {}\nout of memory: {}\nrestart count: {}\n",
+            container.state.as_str(),
+            container.exit_code,
+            if container.oom_killed { "yes" } else { "no" },
+            container.restart_count
+        );
+        if !container.error.is_empty() {
+            facts.push_str(&format!("engine: {}\n", container.error));
+        }
+        if !container.health_output.is_empty() {
+            facts.push_str(&format!("last health check: {}\n", container.health_output));
+        }
+        Self {
+            reason: format!("container {} {what}", container.name),
+            container_id: container.id.clone(),
+            container: container.name.clone(),
+            image: container.config_image.clone(),
+            facts,
+        }
+    }
+}
+
+/// What the judge needs to know besides the containers.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules<'a> {
+    /// `health_grace`.
+    pub grace: Duration,
+    /// The containers before the deployment.
+    pub before: &'a [Was],
+    /// When containers were told to stop.
+    pub stops: &'a StopTimes,
+    /// Whether this is the way back: then containers that were never replaced are judged too, unless they were
+    /// unwell before.
+    pub way_back: bool,
+}
+
+impl Trial {
+    pub(super) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
+        Self { since, expected, seen: BTreeMap::new() }
+    }
+
+    /// One look. Remembers what later looks need and says how things stand.
+    pub fn look(&mut self, containers: &[Container], rules: Rules<'_>, now: Timestamp) -> Verdict {
+        let judged: Vec<&Container> = containers.iter().filter(|c| is_judged(c, rules)).collect();
+        let deadline = self.deadline(containers, rules);
+        let at_end = now >= deadline;
+
+        for container in &judged {
+            let seen = self.seen.entry(container.id.clone()).or_default();
+            if let Some(failure) = crash(container, seen, rules) {
+                return Verdict::Failed(failure);
+            }
+        }
+        if !at_end {
+            return Verdict::Wait { deadline };
+        }
+        for container in &judged {
+            let seen = self.seen.entry(container.id.clone()).or_default();
+            if let Some(failure) = unproven(container, seen, rules) {
+                return Verdict::Failed(failure);
+            }
+        }
+        for expected in &self.expected {
+            let there = containers
+                .iter()
+                .any(|c| c.compose_service == expected.compose_service && c.image == expected.image);
+            if !there {
+                return Verdict::Failed(Failure::general(format!(
+                    "compose service {} has no container on the image that it was given",
+                    expected.compose_service
+                )));
+            }
+        }
+        Verdict::Passed
+    }
+
+    /// When it ends: after the grace, or after the longest time that a health check of a judged container may
+    /// take to say healthy.
+    pub fn deadline(&self, containers: &[Container], rules: Rules<'_>) -> Timestamp {
+        let judged = containers.iter().filter(|c| is_judged(c, rules));
+        let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
+        self.since + budgets.fold(rules.grace, Duration::max)
+    }
+}
+
+fn is_judged(container: &Container, rules: Rules<'_>) -> bool {
+    match rules.before.iter().find(|was| was.id == container.id) {
+        None => true,
+        Some(was) => rules.way_back && was.well,
+    }
+}
+
+/// What ends a probation at once.
+fn crash(container: &Container, seen: &mut Seen, rules: Rules<'_>) -> Option<Failure> {
+    // The flag outlives the run that it is about: on a container from before it proves nothing.
+    if container.oom_killed && rules.before.iter().all(|was| was.id != container.id) {
+        return Some(Failure::of(container, "ran out of memory"));
+    }
+    let restarts = restarts(container, rules);
+    if restarts >= 2 {
+        let what = format!("keeps crashing: restarted {restarts} times, exit code {}", container.exit_code);
+        return Some(Failure::of(container, &what));
+    }
+    match container.state {
+        State::Running => {
+            seen.ended = false;
+            seen.started_at = seen.started_at.or(container.started_at);
+            match container.health {
+                Some(HealthState::Healthy) => seen.was_healthy = true,
+                // It had proven that it can be healthy and then lost it: that is no slow start.
+                Some(HealthState::Unhealthy) if seen.was_healthy => {
+                    return Some(Failure::of(container, "turned unhealthy after it had been healthy"));
+                }
+                _ => {}
+            }
+            None
+        }
+        State::Exited | State::Dead if container.exit_code != 0 && !was_told_to_stop(container, rules) => {
+            if seen.ended {
+                return Some(Failure::of(container, &format!("exited with code {}", container.exit_code)));
+            }
+            seen.ended = true;
+            None
+        }
+        _ => None,
+    }
+}
+
+/// What is not good enough when the time is over.
+fn unproven(container: &Container, seen: &Seen, rules: Rules<'_>) -> Option<Failure> {
+    let fail = |what: &str| Some(Failure::of(container, what));
+    match container.state {
+        State::Running => match (container.health_timing, container.health) {
+            (Some(_), Some(HealthState::Healthy)) => None,
+            (Some(_), Some(HealthState::Unhealthy)) => fail("is unhealthy"),
+            (Some(_), _) => fail("was not healthy by the end of its probation"),
+            (None, _) if restarts(container, rules) > 0 => fail(&format!(
+                "crashed and was restarted during its probation, exit code {}",
+                container.exit_code
+            )),
+            (None, _) if seen.started_at.is_some() && seen.started_at != container.started_at => {
+                fail("was started again during its probation")
+            }
+            (None, _) => None,
+        },
+        State::Exited if container.exit_code == 0 && !was_told_to_stop(container, rules) => {
+            // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
+            let ran_before = rules
+                .before
+                .iter()
+                .any(|was| was.compose_service == container.compose_service && was.running);
+            if ran_before { fail("exited with code 0 although it used to keep running") } else { None }
+        }
+        State::Exited | State::Dead if was_told_to_stop(container, rules) => {
+            fail("was stopped by someone during its probation")
+        }
+        State::Created if !container.error.is_empty() => fail("could not be started"),
+        state => fail(&format!("was {} at the end of its probation", state.as_str())),
+    }
+}
+
+/// Restarts by its policy since the deployment began.
+fn restarts(container: &Container, rules: Rules<'_>) -> u64 {
+    let earlier = rules.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
+    container.restart_count.saturating_sub(earlier)
+}
+
+fn was_told_to_stop(container: &Container, rules: Rules<'_>) -> bool {
+    match (rules.stops.get(&container.id), container.started_at) {
+        (Some(stop), Some(start)) => *stop >= start,
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}

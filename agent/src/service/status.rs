@@ -1,0 +1,193 @@
+//! How a service looks from outside: a view over its facts, never stored (spec 2.1-2.3, 3.1).
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::{
+    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
+};
+
+use crate::image::{Digest, Reference};
+use crate::ports::{Container, HealthState, Pulled, State};
+
+use super::deploy::{Deployment, Phase};
+use super::judge::Rules;
+use super::{Service, compare};
+
+/// What a service shows at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// Its status record, without what only the poller knows.
+    pub status: ServiceStatus,
+    /// Blocked digest per image as configured.
+    pub blocked: BTreeMap<String, Digest>,
+    /// The same in normal form, for the other services of the project.
+    pub blocked_references: Vec<(Reference, Digest)>,
+    /// Not-found digest per image as configured.
+    pub not_found: BTreeMap<String, Digest>,
+}
+
+impl Service {
+    /// What it shows now. `pulled`: how far a pull under way is.
+    pub fn snapshot(&self, pulled: Pulled) -> Snapshot {
+        let config = self.config();
+        let durable = self.durable();
+        let show_containers = config.compose_project.is_some() && !config.silent;
+        let status = ServiceStatus {
+            name: config.name.clone(),
+            status: StatusValue::Unknown,
+            blocked: durable.blocked.values().next().map(ToString::to_string),
+            not_found: durable.not_found.values().next().map(ToString::to_string),
+            errored: self.fault.as_ref().map(|fault| fault.text.clone()),
+            auto_update: config.auto_update,
+            auto_start: config.auto_start,
+            auto_heal: config.auto_heal,
+            healthy: self.containers.as_deref().and_then(healthy),
+            deploying: self.is_deploying(),
+            degraded: false,
+            exhausted: false,
+            restart_failures: 0,
+            updates_total: durable.totals.updates,
+            rollbacks_total: durable.totals.rollbacks,
+            restarts_total: durable.totals.restarts,
+            failures_total: durable.totals.failures,
+            images: self.images(),
+            containers: self
+                .containers
+                .as_ref()
+                .filter(|_| show_containers)
+                .map(|containers| containers.iter().map(container_record).collect()),
+            has_stats: false,
+            cpu_percent: 0.0,
+            memory_percent: 0.0,
+            memory_usage_mb: 0.0,
+            memory_limit_mb: 0.0,
+            last_check: self.last_check,
+            next_check: None,
+            check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
+            deploy: durable
+                .deployment
+                .as_ref()
+                .filter(|_| self.is_deploying())
+                .map(|deployment| self.progress(deployment, pulled)),
+        };
+        let status = ServiceStatus { status: value(&status), ..status };
+        Snapshot {
+            status,
+            blocked: durable.blocked.clone(),
+            blocked_references: config
+                .images
+                .iter()
+                .filter_map(|image| {
+                    Some((image.reference.clone(), durable.blocked.get(&image.text)?.clone()))
+                })
+                .collect(),
+            not_found: durable.not_found.clone(),
+        }
+    }
+
+    fn images(&self) -> Option<Vec<ImageRecord>> {
+        let seen = self.seen.as_ref()?;
+        let record = |view: &super::fact::ImageView| {
+            let local = view.running.first().or(view.tagged.as_ref())?;
+            let pinned = view.reference.digest.as_ref();
+            let digest = compare::shown_digest(local, view.remote.as_ref().or(pinned))?;
+            Some(ImageRecord {
+                image: view.reference.to_string(),
+                digest: digest.to_string(),
+                short: digest.short().to_owned(),
+                size_mb: mebibytes(local.size),
+            })
+        };
+        Some(seen.images.iter().filter_map(record).collect())
+    }
+
+    fn progress(&self, deployment: &Deployment, pulled: Pulled) -> DeployProgress {
+        let phase = match &deployment.phase {
+            Phase::Hold | Phase::Pull => DeployPhase::Pulling,
+            Phase::Start => DeployPhase::Starting,
+            Phase::Probation { .. } | Phase::Release => DeployPhase::Probation,
+            Phase::TagsBack | Phase::Evidence { .. } | Phase::Undo { .. } | Phase::Proof { .. } => {
+                DeployPhase::RollingBack
+            }
+        };
+        let way_back = matches!(deployment.phase, Phase::Proof { .. });
+        let deadline = match &deployment.phase {
+            Phase::Probation { trial } | Phase::Proof { trial, .. } => {
+                let rules = Rules {
+                    grace: self.config().health_grace,
+                    before: &deployment.before,
+                    stops: &self.stops,
+                    way_back,
+                };
+                Some(trial.deadline(self.containers.as_deref().unwrap_or_default(), rules))
+            }
+            _ => None,
+        };
+        let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { Pulled::default() };
+        DeployProgress {
+            phase,
+            image: super::names(&deployment.moves),
+            since: deployment.since,
+            deadline,
+            pulled_bytes: pulled.bytes,
+            total_bytes: pulled.total,
+        }
+    }
+}
+
+/// The first row of spec 3.1 that holds.
+fn value(status: &ServiceStatus) -> StatusValue {
+    let rows = [
+        (status.exhausted, StatusValue::Exhausted),
+        (status.degraded, StatusValue::Degraded),
+        (status.errored.is_some(), StatusValue::Errored),
+        (status.blocked.is_some(), StatusValue::Blocked),
+        (status.not_found.is_some(), StatusValue::NotFound),
+        (status.deploying, StatusValue::Deploying),
+        (status.healthy == Some(true), StatusValue::Ok),
+        (status.healthy == Some(false), StatusValue::Unhealthy),
+    ];
+    rows.into_iter().find(|(holds, _)| *holds).map_or(StatusValue::Unknown, |(_, value)| value)
+}
+
+/// What the containers' health says together: one that is unwell is not hidden by one that is well.
+fn healthy(containers: &[Container]) -> Option<bool> {
+    let unwell = |c: &Container| match c.state {
+        State::Running => c.health == Some(HealthState::Unhealthy),
+        State::Created => !c.error.is_empty(),
+        State::Exited => c.exit_code != 0,
+        State::Restarting | State::Dead | State::Paused => true,
+        State::Removing => false,
+    };
+    if containers.is_empty() {
+        return None;
+    }
+    if containers.iter().any(unwell) {
+        return Some(false);
+    }
+    let mut running = containers.iter().filter(|c| c.state == State::Running).peekable();
+    if running.peek().is_none() {
+        return Some(false);
+    }
+    if running.any(|c| c.health == Some(HealthState::Starting)) { None } else { Some(true) }
+}
+
+fn container_record(container: &Container) -> ContainerRecord {
+    ContainerRecord {
+        id: container.id.clone(),
+        name: container.name.clone(),
+        state: container.state.as_str().to_owned(),
+        status: container.status.clone(),
+        image: container.config_image.clone(),
+        mounts: container.mounts.clone(),
+        cpu_percent: None,
+        memory_percent: None,
+        memory_usage_mb: None,
+        memory_limit_mb: None,
+    }
+}
+
+/// Bytes as MiB, rounded to two decimals (DECISIONS 3).
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    (bytes as f64 / 1_048_576.0 * 100.0).round() / 100.0
+}

@@ -1,0 +1,91 @@
+//! Asks every `docker_health.check_interval` whether the engine answers, and says when that changes (spec 1.8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::PROGRAM;
+use crate::ports::{Engine, EngineError};
+
+use super::worker::Record;
+
+/// How the engine is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EngineHealth {
+    /// Why it counts as unavailable; `None` while it answers, or before the first check.
+    pub error: Option<String>,
+    /// Checks made.
+    pub checks: u64,
+    /// Checks in a row that failed.
+    pub consecutive_failures: u64,
+}
+
+/// The task that asks.
+pub struct DaemonHealth {
+    /// Whom to ask.
+    pub engine: Arc<dyn Engine>,
+    /// Time between two checks.
+    pub interval: Duration,
+    /// Longest time of one check.
+    pub timeout: Duration,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Audit.
+    pub record: Record,
+    /// What it shows.
+    pub state: Arc<watch::Sender<EngineHealth>>,
+}
+
+impl DaemonHealth {
+    /// Asks until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.check() => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.interval) => {}
+            }
+        }
+    }
+
+    async fn check(&self) {
+        let answer = tokio::time::timeout(self.timeout, self.engine.ping()).await;
+        let error = match answer {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => {
+                let text = format!("no answer within {} s", self.timeout.as_secs());
+                Some(EngineError::Unavailable(text).to_string())
+            }
+        };
+        let was_down = self.state.borrow().error.is_some();
+        self.state.send_modify(|state| {
+            state.checks += 1;
+            state.consecutive_failures = if error.is_some() { state.consecutive_failures + 1 } else { 0 };
+            state.error.clone_from(&error);
+        });
+        let entry = match (was_down, error) {
+            (false, Some(error)) => {
+                let message =
+                    "the container engine does not answer; nothing can be checked or healed until it does";
+                let mut entry =
+                    AuditEntry::new(self.clock.now(), PROGRAM, Kind::DAEMON_DOWN, Level::Critical, message);
+                entry.reason = Some(error);
+                entry
+            }
+            (true, None) => {
+                let message = "the container engine answers again";
+                AuditEntry::new(self.clock.now(), PROGRAM, Kind::DAEMON_UP, Level::Info, message)
+            }
+            _ => return,
+        };
+        (self.record)(entry);
+    }
+}

@@ -1,0 +1,98 @@
+//! Reads the engine's events and passes them on: a reader that only reads (DOMAIN findings 6, 7).
+//!
+//! Events are hints. After every gap each service looks for itself, so a lost event changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Fleet;
+use crate::ports::{ContainerEvent, Engine};
+use crate::service::fact::Fact;
+
+use super::daemon_health::EngineHealth;
+use super::worker::Command;
+
+/// Longest wait between two tries to connect.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// The task that reads.
+pub struct Events {
+    /// Whom to listen to.
+    pub engine: Arc<dyn Engine>,
+    /// Whom to tell.
+    pub fleet: Arc<Fleet>,
+    /// A hung engine keeps its stream open and silent; only its health tells.
+    pub health: watch::Receiver<EngineHealth>,
+}
+
+impl Events {
+    /// Reads until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut wait = Duration::from_millis(250);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                connected = self.read() => if connected { wait = Duration::from_millis(250) },
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => wait = (wait * 2).min(MAX_WAIT),
+            }
+        }
+    }
+
+    /// Reads until the stream ends or the engine stops answering. Whether there was a stream at all.
+    async fn read(&mut self) -> bool {
+        let mut events = match self.engine.events().await {
+            Ok(events) => events,
+            Err(error) => {
+                tracing::debug!(%error, "no event stream");
+                return false;
+            }
+        };
+        self.tell_all(|| Command::Look);
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => self.pass_on(event),
+                    None => break,
+                },
+                changed = self.health.changed() => {
+                    if changed.is_err() || self.health.borrow_and_update().error.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
+        self.tell_all(|| Command::Fact(Fact::EngineGap));
+        true
+    }
+
+    fn pass_on(&self, event: ContainerEvent) {
+        let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
+        for worker in self.fleet.workers() {
+            let config = &worker.config;
+            let concerned = match &config.compose_project {
+                Some(project) => *project == event.project,
+                None => config.container_name.as_deref() == Some(event.name.as_str()),
+            };
+            if concerned {
+                let fact = Fact::Event { at, id: event.id.clone(), what: event.what.clone() };
+                // A worker that is gone means that the program is stopping.
+                let _ = worker.inbox.send(Command::Fact(fact));
+            }
+        }
+    }
+
+    fn tell_all(&self, command: impl Fn() -> Command) {
+        for worker in self.fleet.workers() {
+            let _ = worker.inbox.send(command());
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Everything that runs for long: one file a task, and what the worker does outside.
+//!
+//! | file | task |
+//! |---|---|
+//! | `worker.rs` | one per service: feeds the decision core and does what it says |
+//! | `observe.rs`, `perform.rs` | the worker's hands: one check, one step |
+//! | `cycle.rs` | one request per image, shared by all services that ask in the same cycle |
+//! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
+//! | `events.rs` | reads the engine's events and passes them on |
+//! | `daemon_health.rs` | asks whether the engine answers |
+
+pub mod cycle;
+pub mod daemon_health;
+pub mod events;
+mod observe;
+mod perform;
+pub mod poller;
+pub mod worker;

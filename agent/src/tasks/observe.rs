@@ -1,0 +1,115 @@
+//! One check: what the registry has and what runs here, read side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+
+use crate::config::ServiceConfig;
+use crate::image::{Digest, ImageId, Reference, digests_in};
+use crate::ports::{Container, Engine, EngineError, Members, State};
+use crate::service::fact::{CheckFault, ImageView, LocalImage, Observation};
+
+use super::cycle::Cycle;
+use super::worker::World;
+
+/// Reads everything that a decision needs. Nothing is decided here, and a read that failed is a fault, never an
+/// empty answer.
+pub(super) async fn observe(
+    world: &World,
+    cycle: &Cycle,
+    config: &ServiceConfig,
+    settled: &BTreeMap<String, Digest>,
+) -> Result<Observation, CheckFault> {
+    let remote = join_all(config.images.iter().map(|image| async {
+        if image.reference.is_pinned() { Ok(None) } else { cycle.digest(&image.reference).await.map(Some) }
+    }));
+    let members = config
+        .compose_project
+        .clone()
+        .map(Members::Project)
+        .or_else(|| config.container_name.clone().map(Members::Name));
+    let engine = world.engine.as_ref();
+    let containers = async {
+        let _slot = world.engine_slots.acquire().await;
+        match &members {
+            Some(members) => engine.containers(members).await,
+            None => Ok(Vec::new()),
+        }
+    };
+    let (remote, containers) = tokio::join!(remote, containers);
+    let containers = containers.map_err(engine_fault)?;
+
+    let faults: BTreeSet<String> =
+        remote.iter().filter_map(|answer| answer.as_ref().err()).map(ToString::to_string).collect();
+    if !faults.is_empty() {
+        return Err(CheckFault::Failed(faults.into_iter().collect::<Vec<_>>().join("; ")));
+    }
+
+    let mut images = Vec::with_capacity(config.images.len());
+    {
+        let _slot = world.engine_slots.acquire().await;
+        for (image, remote) in config.images.iter().zip(remote.into_iter().flatten()) {
+            let mut running = Vec::new();
+            for id in running_on(&containers, &image.reference) {
+                // The image of a running container may have been removed by force: known, but without digest.
+                let found = local_image(engine, &id.0, &image.reference).await?;
+                running.push(found.unwrap_or(LocalImage { id, digests: Vec::new(), size: 0 }));
+            }
+            let pinned = image.reference.is_pinned();
+            let tag = if pinned { image.reference.to_string() } else { image.reference.tagged() };
+            images.push(ImageView {
+                text: image.text.clone(),
+                tagged: local_image(engine, &tag, &image.reference).await?,
+                reference: image.reference.clone(),
+                remote,
+                running,
+            });
+        }
+    }
+    for view in &mut images {
+        let here = |digest: &Digest| {
+            view.running.iter().chain(view.tagged.iter()).any(|image| image.digests.contains(digest))
+        };
+        let Some(digest) = &view.remote else { continue };
+        // A digest never seen here is about to be acted on: look at the content, not only at a header.
+        if !here(digest) && settled.get(&view.text) != Some(digest) {
+            let confirmed = world.registry.confirm(&view.reference).await;
+            view.remote = Some(confirmed.map_err(|error| CheckFault::Failed(error.to_string()))?);
+        }
+    }
+    Ok(Observation { images, containers, blocked_elsewhere: Vec::new() })
+}
+
+/// IDs of the images that live containers of this reference run on, without repeats.
+fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
+    let mut ids: Vec<ImageId> = Vec::new();
+    for container in containers {
+        let lives = matches!(container.state, State::Running | State::Paused | State::Restarting);
+        let same =
+            || Reference::parse(&container.config_image).is_ok_and(|made_from| made_from == *reference);
+        if lives && same() && !ids.contains(&container.image) {
+            ids.push(container.image.clone());
+        }
+    }
+    ids
+}
+
+async fn local_image(
+    engine: &dyn Engine,
+    name: &str,
+    reference: &Reference,
+) -> Result<Option<LocalImage>, CheckFault> {
+    let image = engine.image(name).await.map_err(engine_fault)?;
+    Ok(image.map(|image| LocalImage {
+        digests: digests_in(&reference.repository, &image.repo_digests).collect(),
+        id: image.id,
+        size: image.size,
+    }))
+}
+
+fn engine_fault(error: EngineError) -> CheckFault {
+    match error {
+        EngineError::Unavailable(_) => CheckFault::EngineAway(error.to_string()),
+        other => CheckFault::Failed(format!("container engine: {other}")),
+    }
+}

@@ -1,0 +1,392 @@
+//! One task per service: feeds the decision core, writes down what it decides, then does it.
+//!
+//! The order is the point: a fact is taken in, the state is made durable, then the entries are recorded and only
+//! then the next action begins. A worker that is killed anywhere begins again from what was made durable.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::store::Store;
+use evenkeel_common::wire::AuditEntry;
+use futures_util::FutureExt;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::ServiceConfig;
+use crate::image::{Digest, Reference};
+use crate::ports::{Compose, Engine, Pulled, Registry, Urgency};
+use crate::service::action::Action;
+use crate::service::fact::{Answer, Ask, CheckFault, Fact};
+use crate::service::status::Snapshot;
+use crate::service::{Durable, Service};
+
+use super::cycle::Cycle;
+use super::{observe, perform};
+
+/// Where entries go.
+pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
+
+/// What is blocked in a compose project by services other than the named one.
+pub type BlockedElsewhere = Arc<dyn Fn(&str, &str) -> Vec<(Reference, Digest)> + Send + Sync>;
+
+/// Everything that a worker touches.
+#[derive(Clone)]
+pub struct World {
+    /// Container engine.
+    pub engine: Arc<dyn Engine>,
+    /// Image registries.
+    pub registry: Arc<dyn Registry>,
+    /// Compose.
+    pub compose: Arc<dyn Compose>,
+    /// Durable state.
+    pub store: Arc<dyn Store>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Audit.
+    pub record: Record,
+    /// Compose projects, one deployment at a time each.
+    pub projects: Projects,
+    /// Checks that may read from the engine at once, so that many services do not flood it.
+    pub engine_slots: Arc<Semaphore>,
+}
+
+/// The right to work on a compose project.
+type Lease = OwnedMutexGuard<()>;
+
+/// One lock per compose project (DECISIONS 4: one deploy at a time per project).
+#[derive(Clone, Default)]
+pub struct Projects(Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>);
+
+impl Projects {
+    fn lock(&self, project: &str) -> Arc<AsyncMutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.entry(project.to_owned()).or_default().clone()
+    }
+}
+
+/// What a worker is told.
+pub enum Command {
+    /// A person asks.
+    Ask(Ask, oneshot::Sender<Answer>),
+    /// A cycle asks for a check; the sender is dropped when it is done, or when there is nothing to check.
+    Check(Arc<Cycle>, oneshot::Sender<()>),
+    /// Look at the containers.
+    Look,
+    /// Something happened.
+    Fact(Fact),
+}
+
+/// The door to a worker.
+#[derive(Clone)]
+pub struct Handle {
+    /// The service's configuration.
+    pub config: Arc<ServiceConfig>,
+    /// Where commands go.
+    pub inbox: mpsc::UnboundedSender<Command>,
+    /// What it shows.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+}
+
+/// Key of a service's state in the store.
+pub fn state_key(service: &str) -> String {
+    format!("service/{service}")
+}
+
+/// What ended inside a worker.
+enum Done {
+    Fact(Fact),
+    Lease(Lease),
+}
+
+/// Time that a step under way gets when the program stops; what is longer is left to the journal.
+const STOP_GRACE: Duration = Duration::from_secs(20);
+/// Time between two tries to write the state down.
+const SAVE_RETRY: Duration = Duration::from_secs(2);
+/// How often a pull's progress is shown.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// The task of one service.
+pub struct Worker {
+    service: Service,
+    world: World,
+    blocked_elsewhere: BlockedElsewhere,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    running: FuturesUnordered<BoxFuture<'static, Done>>,
+    pulled: Arc<watch::Sender<Pulled>>,
+    lease: Option<Lease>,
+    waits_for_lease: bool,
+    cycle: Option<Arc<Cycle>>,
+    waiting: Vec<oneshot::Sender<()>>,
+    saved: Durable,
+    unsaved_since: Option<Timestamp>,
+    said_first: Vec<AuditEntry>,
+}
+
+impl Worker {
+    /// A worker as it was left (`durable`), and the door to it. An unfinished deployment has its project at once,
+    /// before any other service can take it.
+    pub fn new(
+        config: Arc<ServiceConfig>,
+        durable: Durable,
+        world: World,
+        blocked_elsewhere: BlockedElsewhere,
+    ) -> (Self, Handle) {
+        let saved = durable.clone();
+        let (service, said_first) = Service::new(config.clone(), durable, world.clock.now());
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(Pulled::default())));
+        let mut worker = Self {
+            service,
+            world,
+            blocked_elsewhere,
+            inbox,
+            snapshot,
+            running: FuturesUnordered::new(),
+            pulled: Arc::new(watch::Sender::new(Pulled::default())),
+            lease: None,
+            waits_for_lease: false,
+            cycle: None,
+            waiting: Vec::new(),
+            saved,
+            unsaved_since: None,
+            said_first,
+        };
+        worker.take_lease();
+        (worker, Handle { config, inbox: sender, snapshot: shown })
+    }
+
+    /// Works until `stop`, then lets a step under way end.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let first = std::mem::take(&mut self.said_first);
+        self.settle(first).await;
+        loop {
+            self.act().await;
+            self.publish();
+            let wake = self.wake_in();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(done) = self.running.next(), if !self.running.is_empty() => self.done(done).await,
+                command = self.inbox.recv() => match command {
+                    Some(command) => self.command(command).await,
+                    None => break,
+                },
+                () = sleep_for(wake), if wake.is_some() => {}
+            }
+        }
+        let last_step = async {
+            while self.service.is_stepping() {
+                let Some(done) = self.running.next().await else { break };
+                self.done(done).await;
+            }
+        };
+        if tokio::time::timeout(STOP_GRACE, last_step).await.is_err() {
+            tracing::warn!("a step of the deployment is still under way; the next start takes it up");
+        }
+    }
+
+    /// Begins everything that is to be done now.
+    async fn act(&mut self) {
+        loop {
+            if self.unsaved_since.is_some() && !self.save().await {
+                return;
+            }
+            self.take_lease();
+            let Some(action) = self.service.next(self.world.clock.now(), self.lease.is_some()) else {
+                return;
+            };
+            // Write down before doing: `next` may have changed the journal.
+            if !self.save().await {
+                self.service.take_back(action);
+                return;
+            }
+            let work = self.work(action);
+            self.running.push(work);
+        }
+    }
+
+    fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
+        let world = self.world.clone();
+        match action {
+            Action::Check { generation, asked, settled } => {
+                let cycle = self.cycle.take();
+                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
+                let config = Arc::new(self.service.config().clone());
+                let elsewhere = self.blocked_elsewhere.clone();
+                async move {
+                    let result = observe::observe(&world, &cycle, &config, &settled).await;
+                    let result = result.map(|mut seen| {
+                        if let Some(project) = &config.compose_project {
+                            seen.blocked_elsewhere = elsewhere(project, &config.name);
+                        }
+                        seen
+                    });
+                    Done::Fact(Fact::Checked { generation, asked, result })
+                }
+                .boxed()
+            }
+            Action::Look { generation, members } => async move {
+                let result = world.engine.containers(&members).await;
+                Done::Fact(Fact::Looked { generation, result })
+            }
+            .boxed(),
+            Action::Step(step) => {
+                let progress = self.pulled.clone();
+                async move {
+                    let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
+                    let result = perform::perform(engine, compose, step, &progress).await;
+                    Done::Fact(Fact::Stepped(result))
+                }
+                .boxed()
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command) {
+        let now = self.world.clock.now();
+        match command {
+            Command::Ask(ask, reply) => {
+                let (answer, entries) = self.service.ask(ask, now);
+                self.settle(entries).await;
+                self.publish();
+                // A client that has gone away does not need its answer.
+                let _ = reply.send(answer);
+            }
+            Command::Check(cycle, done) => {
+                if self.service.check() {
+                    self.cycle = Some(cycle);
+                    self.waiting.push(done);
+                } else {
+                    self.service.look(now);
+                }
+            }
+            Command::Look => self.service.look(now),
+            Command::Fact(fact) => {
+                let entries = self.service.apply(fact, now);
+                self.settle(entries).await;
+            }
+        }
+    }
+
+    async fn done(&mut self, done: Done) {
+        match done {
+            Done::Lease(lease) => {
+                self.lease = Some(lease);
+                self.waits_for_lease = false;
+                self.service.plan_anew();
+            }
+            Done::Fact(fact) => {
+                let checked = matches!(fact, Fact::Checked { .. });
+                if let Fact::Checked { result: Err(fault), .. } = &fact {
+                    let (CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault;
+                    tracing::debug!(service = self.service.config().name, "check failed: {text}");
+                }
+                let entries = self.service.apply(fact, self.world.clock.now());
+                self.settle(entries).await;
+                if checked {
+                    self.publish();
+                    self.waiting.clear();
+                }
+            }
+        }
+    }
+
+    /// Makes the state durable, then says what is to be said.
+    async fn settle(&mut self, entries: Vec<AuditEntry>) {
+        self.save().await;
+        for entry in entries {
+            (self.world.record)(entry);
+        }
+    }
+
+    /// Writes the state if it changed. Whether what is in memory is durable now.
+    async fn save(&mut self) -> bool {
+        let durable = self.service.durable();
+        if *durable == self.saved && self.unsaved_since.is_none() {
+            return true;
+        }
+        let now = self.world.clock.now();
+        let due = self.unsaved_since.is_none_or(|since| now.duration_since(since) >= retry());
+        if !due {
+            return false;
+        }
+        let name = self.service.config().name.clone();
+        let value = match serde_json::to_vec(durable) {
+            Ok(value) => value,
+            Err(error) => {
+                tracing::error!(service = name, %error, "the state can't be written down");
+                return false;
+            }
+        };
+        let durable = durable.clone();
+        if let Err(error) = self.world.store.put(&state_key(&name), value).await {
+            tracing::error!(service = name, %error, "nothing is deployed until the state can be written down");
+            self.unsaved_since = Some(now);
+            return false;
+        }
+        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
+        if step(&durable) != step(&self.saved) {
+            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
+            tracing::info!(service = name, step, "journaled");
+        }
+        self.unsaved_since = None;
+        self.saved = durable;
+        true
+    }
+
+    /// Holds the project exactly as long as it is needed.
+    fn take_lease(&mut self) {
+        if !self.service.wants_project() {
+            self.lease = None;
+            return;
+        }
+        let Some(project) = self.service.config().compose_project.clone() else { return };
+        if self.lease.is_some() || self.waits_for_lease {
+            return;
+        }
+        let lock = self.world.projects.lock(&project);
+        if let Ok(lease) = lock.clone().try_lock_owned() {
+            self.lease = Some(lease)
+        } else {
+            self.waits_for_lease = true;
+            self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
+        }
+    }
+
+    fn publish(&self) {
+        let shown = self.service.snapshot(*self.pulled.borrow());
+        self.snapshot.send_if_modified(|old| {
+            let changed = **old != shown;
+            if changed {
+                *old = Arc::new(shown);
+            }
+            changed
+        });
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        if self.unsaved_since.is_some() {
+            return Some(SAVE_RETRY);
+        }
+        let until = |at: Timestamp| at.duration_since(self.world.clock.now());
+        let due = self
+            .service
+            .wake_at(self.lease.is_some())
+            .map(|at| Duration::try_from(until(at)).unwrap_or_default());
+        if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
+    }
+}
+
+fn retry() -> jiff::SignedDuration {
+    jiff::SignedDuration::try_from(SAVE_RETRY).unwrap_or_default()
+}
+
+async fn sleep_for(time: Option<Duration>) {
+    tokio::time::sleep(time.unwrap_or_default()).await;
+}

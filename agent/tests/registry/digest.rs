@@ -1,0 +1,145 @@
+//! What a tag points at: `HEAD`, `GET` and hash, false claims, garbage.
+
+use std::io::Write;
+
+use evenkeel_agent::image::Digest;
+use evenkeel_agent::ports::{Registry, Urgency};
+
+use crate::world::{
+    ALL_TYPES, MANIFEST, World, errors, manifest, manifest_digest, ok, other_digest, reference, script,
+    status,
+};
+
+#[tokio::test]
+async fn one_head_with_the_complete_accept_list_gives_the_digest() {
+    for kind in ALL_TYPES {
+        let world = World::new().await;
+        world.on("HEAD", ok(&manifest_digest()).insert_header("Content-Type", kind)).await;
+        assert_eq!(world.digest().await, Ok(manifest_digest()), "{kind}");
+        let requests = world.requests().await;
+        assert_eq!(requests.len(), 1);
+        let accept = requests[0].headers["accept"].to_str().expect("ASCII");
+        assert!(ALL_TYPES.iter().all(|kind| accept.contains(kind)), "{accept}");
+        assert!(!accept.contains('*'));
+        assert!(requests[0].headers.get("authorization").is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_missing_or_broken_header_is_made_up_for_by_hashing_the_manifest() {
+    for head in [
+        status(200),
+        status(200).insert_header("Docker-Content-Digest", "sha256:abc"),
+        status(405),
+        status(501),
+        status(404),
+    ] {
+        let world = World::new().await;
+        world.on("HEAD", head).await.on("GET", manifest()).await;
+        assert_eq!(world.digest().await, Ok(manifest_digest()));
+        let requests = world.requests().await;
+        assert_eq!(world.verbs().await, "HEAD GET");
+        assert_eq!(requests[1].headers["accept-encoding"], "identity");
+        assert_eq!(requests[0].headers["accept"], requests[1].headers["accept"]);
+    }
+}
+
+#[tokio::test]
+async fn a_tag_that_is_not_there_is_an_error_with_the_registrys_words() {
+    let world = World::new().await;
+    world.on("HEAD", status(404)).await;
+    world.on("GET", errors(404, "MANIFEST_UNKNOWN", "manifest \u{1b}[31munknown")).await;
+    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry (manifest unknown)");
+    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry (manifest unknown)");
+
+    let world = World::new().await;
+    world.on("HEAD", status(404)).await.on("GET", errors(404, "NAME_UNKNOWN", "")).await;
+    assert_eq!(world.fault().await, "image HOST/web:1: repository not found in the registry");
+}
+
+fn gzipped(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(content).expect("in memory");
+    encoder.finish().expect("in memory")
+}
+
+#[tokio::test]
+async fn a_gzipped_manifest_has_the_digest_of_its_content() {
+    let world = World::new().await;
+    let body = manifest().set_body_raw(gzipped(MANIFEST.as_bytes()), ALL_TYPES[0]);
+    world.on("HEAD", status(200)).await.on("GET", body.insert_header("Content-Encoding", "gzip")).await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+}
+
+#[tokio::test]
+async fn garbage_gives_a_clear_error_and_never_a_digest() {
+    let bomb = gzipped(&vec![b' '; 5 * 1024 * 1024]);
+    let html = "<html>Please log in</html>";
+    let cases = [
+        (
+            status(200).set_body_raw(html, "text/html"),
+            "image HOST/web:1: the answer is not an image manifest",
+        ),
+        (status(200), "image HOST/web:1: the answer is not an image manifest"),
+        (
+            status(200).set_body_string(r#"{"schemaVersion":1}"#),
+            "image HOST/web:1: a manifest of schema version 1 has no digest that can be compared (2 has)",
+        ),
+        (
+            status(200).set_body_bytes(vec![b'x'; 5 * 1024 * 1024]),
+            "image HOST/web:1: the manifest is over 4 MiB",
+        ),
+        (
+            status(200).set_body_bytes(bomb).insert_header("Content-Encoding", "gzip"),
+            "image HOST/web:1: the manifest is over 4 MiB",
+        ),
+        (
+            manifest().insert_header("Content-Encoding", "gzip"),
+            "image HOST/web:1: the manifest is broken (gzip)",
+        ),
+        (
+            manifest().insert_header("Content-Encoding", "br"),
+            "image HOST/web:1: the manifest came with content encoding br, though none was asked for",
+        ),
+        (status(418), "registry HOST: 418 i'm a teapot for web"),
+        (status(403), "registry HOST: 403 forbidden for web"),
+    ];
+    for (answer, text) in cases {
+        let world = World::new().await;
+        world.on("HEAD", status(405)).await.on("GET", answer).await;
+        assert_eq!(world.fault().await, text);
+        assert_eq!(world.fault().await, text, "said again in the same words, without a back-off");
+    }
+}
+
+#[tokio::test]
+async fn a_pinned_reference_is_answered_without_asking() {
+    let world = World::new().await;
+    let pinned = reference(&world.server.uri(), &format!("web:1@{}", other_digest()));
+    assert_eq!(world.client.digest(&pinned, Urgency::Routine).await, Ok(other_digest()));
+    assert_eq!(world.client.confirm(&pinned).await, Ok(other_digest()));
+    assert!(world.requests().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_false_header_is_remembered_until_it_changes() {
+    let world = World::new().await;
+    let third = Digest::of(b"third");
+    let heads =
+        [other_digest(), other_digest(), other_digest(), other_digest(), third.clone(), other_digest()];
+    world.on("HEAD", script(heads.iter().map(ok))).await.on("GET", manifest()).await;
+    assert_eq!(world.digest().await, Ok(other_digest()), "nobody knows better yet");
+    assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(manifest_digest()), "the claim is known to be false");
+    assert_eq!(world.digest().await, Ok(third), "a new claim is believed");
+    assert_eq!(world.digest().await, Ok(other_digest()));
+}
+
+#[tokio::test]
+async fn a_push_between_two_requests_is_not_taken_for_a_false_header() {
+    let world = World::new().await;
+    let heads = [other_digest(), manifest_digest(), other_digest()];
+    world.on("HEAD", script(heads.iter().map(ok))).await.on("GET", manifest()).await;
+    assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(other_digest()), "a tag that is moved back is seen");
+}

@@ -1,0 +1,281 @@
+//! Redirects, back-off, hanging and broken registries, certificates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_agent::image::Digest;
+use evenkeel_agent::ports::registry::{RegistryClient, RegistrySettings};
+use evenkeel_agent::ports::{Registry, Urgency};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use wiremock::matchers::{header, method, path};
+use wiremock::{Mock, MockServer};
+
+use crate::world::{
+    ALL_TYPES, Docker, World, authority, challenge, client_of, manifest_digest, nobody, ok, reference,
+    script, status,
+};
+
+#[tokio::test]
+async fn a_redirect_to_another_host_loses_the_login() {
+    let elsewhere = MockServer::start().await;
+    Mock::given(path("/moved")).respond_with(ok(&manifest_digest())).mount(&elsewhere).await;
+    let server = MockServer::start().await;
+    let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
+    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
+    let to = status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()));
+    Mock::given(header("authorization", "Basic YW5uOnMzY3JldA=="))
+        .respond_with(to)
+        .with_priority(1)
+        .mount(&world.server)
+        .await;
+    world.on("HEAD", challenge("Basic realm=x")).await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+    let seen = elsewhere.received_requests().await.expect("recorded");
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].headers.get("authorization").is_none());
+    assert!(seen[0].headers["accept"].to_str().is_ok_and(|accept| accept.contains(ALL_TYPES[0])));
+}
+
+#[tokio::test]
+async fn a_redirect_inside_the_registry_keeps_the_login_and_a_loop_ends() {
+    let world = World::new().await;
+    Mock::given(path("/there")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+    world.on("HEAD", status(301).insert_header("Location", "/there")).await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+
+    let world = World::new().await;
+    world.on("HEAD", status(302).insert_header("Location", "/v2/web/manifests/1")).await;
+    assert_eq!(world.fault().await, "registry HOST: more than 5 redirects");
+
+    let world = World::new().await;
+    world.on("HEAD", status(302).insert_header("Location", "file:///etc/passwd")).await;
+    assert_eq!(world.fault().await, "registry HOST: 302 found without a usable Location");
+}
+
+#[tokio::test]
+async fn a_login_asked_for_by_another_host_is_not_given() {
+    let elsewhere = MockServer::start().await;
+    Mock::given(path("/moved")).respond_with(challenge("Basic realm=x")).mount(&elsewhere).await;
+    let server = MockServer::start().await;
+    let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
+    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
+    world.on("HEAD", status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()))).await;
+    assert_eq!(world.fault().await, "registry HOST: it redirects web to another server, which wants a login");
+}
+
+async fn poll_many(world: &World, images: usize) -> Vec<Result<Digest, String>> {
+    let references: Vec<_> =
+        (0..images).map(|n| reference(&world.server.uri(), &format!("web{n}:1"))).collect();
+    let polls = references.iter().map(|reference| world.client.digest(reference, Urgency::Routine));
+    let answers = futures_util::future::join_all(polls).await;
+    answers.into_iter().map(|answer| answer.map_err(|error| error.to_string())).collect()
+}
+
+#[tokio::test]
+async fn a_429_is_heard_by_all_images_and_one_probe_goes_when_its_time_is_over() {
+    let world = World::new().await;
+    Mock::given(method("HEAD"))
+        .respond_with(status(429).insert_header("Retry-After", "1"))
+        .mount(&world.server)
+        .await;
+    let answers = poll_many(&world, 60).await;
+    let text = format!("registry {}: 429 too many requests", authority(&world.server.uri()));
+    assert!(answers.iter().all(|answer| *answer == Err(text.clone())), "{answers:?}");
+    let first = world.requests().await.len();
+    assert!(first <= 4, "{first} requests");
+    assert_eq!(poll_many(&world, 60).await, answers);
+    assert!(world.asked().await.is_err());
+    assert_eq!(world.requests().await.len(), first, "nobody asks while the time runs");
+    tokio::time::sleep(Duration::from_millis(1150)).await;
+    assert_eq!(poll_many(&world, 60).await, answers);
+    assert_eq!(world.requests().await.len(), first + 1, "one probe for a window");
+
+    world.server.reset().await;
+    Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+    tokio::time::sleep(Duration::from_millis(1150)).await;
+    assert!(poll_many(&world, 60).await.iter().all(Result::is_ok), "recovers by itself");
+    assert_eq!(world.requests().await.len(), 60);
+}
+
+#[tokio::test]
+async fn a_retry_date_is_heard_like_seconds() {
+    let world = World::new().await;
+    let limited = status(429)
+        .insert_header("Date", "Thu, 01 Jan 2026 00:00:00 GMT")
+        .insert_header("Retry-After", "Thu, 01 Jan 2026 00:00:01 GMT");
+    world.on("HEAD", script([limited, ok(&manifest_digest())])).await;
+    assert!(world.digest().await.is_err());
+    assert!(world.asked().await.is_err());
+    assert_eq!(world.requests().await.len(), 1);
+    tokio::time::sleep(Duration::from_millis(1150)).await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+}
+
+#[tokio::test]
+async fn a_broken_registry_is_left_alone_but_a_person_may_ask() {
+    let world = World::new().await;
+    world.on("HEAD", script([status(503), status(500), ok(&manifest_digest())])).await;
+    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
+    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
+    assert_eq!(world.requests().await.len(), 1);
+    assert!(world.asked().await.expect_err("still broken").ends_with("500 internal server error"));
+    assert_eq!(world.asked().await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(manifest_digest()), "success opens it for all");
+}
+
+#[tokio::test]
+async fn a_registry_that_is_not_there_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    drop(listener);
+    let client = client_of(&format!("http://{address}"), nobody());
+    let error =
+        client.digest(&reference(&address, "web:1"), Urgency::Routine).await.expect_err("nobody there");
+    assert_eq!(error.to_string(), format!("registry {address}: connection refused"));
+}
+
+#[tokio::test]
+async fn a_hung_registry_delays_no_other() {
+    let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = hung.local_addr().expect("bound").to_string();
+    let world = World::new().await;
+    world.on("HEAD", ok(&manifest_digest())).await;
+    let images: Vec<_> = (0..20).map(|n| reference(&address, &format!("web{n}:1"))).collect();
+    let stuck = images.iter().map(|image| world.client.digest(image, Urgency::Routine));
+    let started = Instant::now();
+    tokio::select! {
+        _ = futures_util::future::join_all(stuck) => panic!("the hung registry answers"),
+        answer = world.digest() => assert_eq!(answer, Ok(manifest_digest())),
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn no_more_requests_than_configured_are_under_way_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let client = client_of(&format!("http://{address}"), nobody());
+    let images: Vec<_> = (0..20).map(|n| reference(&address, &format!("web{n}:1"))).collect();
+    let polls = images.iter().map(|image| client.digest(image, Urgency::Routine));
+    let mut connections = Vec::new();
+    let accept = async {
+        while let Ok(Ok((stream, _))) =
+            tokio::time::timeout(Duration::from_millis(500), listener.accept()).await
+        {
+            connections.push(stream);
+        }
+    };
+    tokio::select! {
+        _ = futures_util::future::join_all(polls) => panic!("nobody answers"),
+        () = accept => {}
+    }
+    assert_eq!(connections.len(), 4);
+}
+
+/// Answers each connection with what `answer` gives for its number, then closes it.
+async fn raw_server(listener: TcpListener, answer: impl Fn(usize) -> Vec<u8>) {
+    for number in 0.. {
+        let (mut stream, _) = listener.accept().await.expect("accepted");
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await;
+        let _ = stream.write_all(&answer(number)).await;
+        let _ = stream.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_closes_without_an_answer_is_tried_once_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let client = client_of(&format!("http://{address}"), nobody());
+    let good = format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\n\r\n", manifest_digest());
+    let server = raw_server(listener, move |n| if n == 0 { Vec::new() } else { good.clone().into_bytes() });
+    let image = reference(&address, "web:1");
+    tokio::select! {
+        () = server => {}
+        answer = client.digest(&image, Urgency::Routine) => {
+            assert_eq!(answer, Ok(manifest_digest()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_http_gives_a_clear_error() {
+    for junk in ["", "SSH-2.0-OpenSSH_9\r\n", "HTTP/1.1 200 OK\r\nDocker-Content-Digest: \u{0}\r\n\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let client = client_of(&format!("http://{address}"), nobody());
+        let image = reference(&address, "web:1");
+        tokio::select! {
+            () = raw_server(listener, |_| junk.as_bytes().to_vec()) => {}
+            answer = client.digest(&image, Urgency::Routine) => {
+                let error = answer.expect_err("junk").to_string();
+                assert!(error.starts_with(&format!("registry {address}: ")), "{error}");
+                assert!(!error.contains("http://"), "{error}");
+            }
+        }
+    }
+}
+
+/// A registry with a certificate that nobody knows.
+async fn tls_registry() -> (String, impl Future<Output = ()>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("a good pair");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = format!("localhost:{}", listener.local_addr().expect("bound").port());
+    let serve = async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("accepted");
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\nConnection: close\r\n\r\n",
+                manifest_digest()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    };
+    (address, serve)
+}
+
+#[tokio::test]
+async fn an_unknown_certificate_is_taken_only_where_that_is_configured() {
+    let (address, serve) = tls_registry().await;
+    let ask = async {
+        for insecure in [false, true] {
+            let settings = RegistrySettings {
+                home: format!("https://{address}"),
+                home_host: address.clone(),
+                insecure,
+                concurrency: 8,
+            };
+            let client = RegistryClient::new(settings, nobody()).expect("good settings");
+            let answer = client.digest(&reference(&address, "web:1"), Urgency::Routine).await;
+            match answer {
+                Ok(digest) => assert!(insecure && digest == manifest_digest()),
+                Err(error) => {
+                    assert!(!insecure, "{error}");
+                    let text =
+                        format!("registry {address}: its TLS certificate is not signed by a known authority");
+                    assert_eq!(error.to_string(), text);
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = ask => {}
+    }
+}

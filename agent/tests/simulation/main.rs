@@ -1,0 +1,359 @@
+//! Lives of the agent in a world in memory, killed before and after every call to engine, registry, compose and
+//! store. The safety properties are checked at the end of every life.
+
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
+use evenkeel_agent::image::Reference;
+use evenkeel_agent::ports::Urgency;
+use evenkeel_agent::service::fact::{Ask, Fact};
+use evenkeel_agent::service::unsaid;
+use evenkeel_agent::tasks::cycle::Cycle;
+use evenkeel_agent::tasks::worker::{Command, Handle, Projects, Worker, World, state_key};
+use evenkeel_common::clock::TokioClock;
+use evenkeel_common::wire::Kind;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
+
+const WEB: &str = "localhost:5000/web:latest";
+const API: &str = "localhost:5000/api:latest";
+
+fn config(images: &[&str]) -> Arc<ServiceConfig> {
+    Arc::new(ServiceConfig {
+        name: "shop".into(),
+        images: images
+            .iter()
+            .map(|text| ConfiguredImage {
+                text: (*text).to_owned(),
+                reference: Reference::parse(text).expect("valid"),
+            })
+            .collect(),
+        silent: false,
+        compose_files: vec!["/srv/shop/compose.yml".into()],
+        compose_project: Some("shop".into()),
+        container_name: None,
+        env_file: None,
+        auto_update: true,
+        auto_start: false,
+        auto_heal: false,
+        compose_watch: false,
+        cpu_threshold: 0.0,
+        memory_threshold: 0.0,
+        health_grace: Duration::from_secs(10),
+        heal_cooldown: Duration::from_mins(5),
+        heal_max_restarts: 3,
+    })
+}
+
+fn new_world() -> FakeWorld {
+    let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
+    FakeWorld::new(Arc::new(clock))
+}
+
+/// One incarnation of the agent: polls every 10 s until `until`, or until the world kills it. Whether it lived.
+async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration, script: Script) -> bool {
+    let recorder = fake.clone();
+    let world = World {
+        engine: Arc::new(fake.clone()),
+        registry: Arc::new(fake.clone()),
+        compose: Arc::new(fake.clone()),
+        store: Arc::new(fake.clone()),
+        clock: fake.clock(),
+        record: Arc::new(move |entry| recorder.record(entry)),
+        projects: Projects::default(),
+        engine_slots: Arc::new(Semaphore::new(4)),
+    };
+    let durable = fake.durable(&state_key(&config.name)).await;
+    for entry in unsaid(&durable.said, &fake.entries()) {
+        fake.record(entry);
+    }
+    let (worker, handle) = Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()));
+    let stop = CancellationToken::new();
+    let run = worker.run(stop.clone());
+    let polls = polls(&handle, &world, script);
+    tokio::select! {
+        () = run => unreachable!("the worker runs until it is stopped"),
+        () = polls => unreachable!("polling never ends"),
+        () = fake.crash.notified() => false,
+        () = tokio::time::sleep(for_time) => true,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Script {
+    Poll,
+    RedeployFirst,
+    EngineGapAfter(Duration),
+}
+
+async fn polls(handle: &Handle, world: &World, script: Script) {
+    if script == Script::RedeployFirst {
+        let (reply, answer) = oneshot::channel();
+        assert!(handle.inbox.send(Command::Ask(Ask::Redeploy, reply)).is_ok());
+        let _ = answer.await;
+    }
+    let gap = async {
+        if let Script::EngineGapAfter(time) = script {
+            tokio::time::sleep(time).await;
+            assert!(handle.inbox.send(Command::Fact(Fact::EngineGap)).is_ok());
+        }
+        std::future::pending::<()>().await;
+    };
+    let cycles = async {
+        loop {
+            let cycle = Cycle::new(world.registry.clone(), Urgency::Routine);
+            let (done, _ended) = oneshot::channel();
+            if handle.inbox.send(Command::Check(cycle, done)).is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+    };
+    tokio::join!(gap, cycles);
+}
+
+/// What one scenario sets up, and how it must end.
+struct Scenario {
+    name: &'static str,
+    images: &'static [(&'static str, &'static str)],
+    /// Image text, name of the new image, its behaviour.
+    pushed: &'static [(&'static str, &'static str, Behaviour)],
+    good: bool,
+    /// The old images were built here and are in no registry any more, and a neighbour prunes all the time.
+    hostile: bool,
+    script: Script,
+}
+
+const ONE: &[(&str, &str)] = &[("web", WEB)];
+const TWO: &[(&str, &str)] = &[("web", WEB), ("api", API)];
+
+const fn one(
+    name: &'static str,
+    pushed: &'static [(&'static str, &'static str, Behaviour)],
+    good: bool,
+) -> Scenario {
+    Scenario { name, images: ONE, pushed, good, hostile: false, script: Script::Poll }
+}
+
+const SCENARIOS: &[Scenario] = &[
+    one("good", &[(WEB, "v2", Behaviour::Good)], true),
+    one("unhealthy", &[(WEB, "v2", Behaviour::Unhealthy)], false),
+    one("crash", &[(WEB, "v2", Behaviour::Crash)], false),
+    one("crash loop", &[(WEB, "v2", Behaviour::CrashLoop)], false),
+    one("flapping", &[(WEB, "v2", Behaviour::Flapping)], false),
+    one("oom", &[(WEB, "v2", Behaviour::Oom)], false),
+    one("bad entrypoint", &[(WEB, "v2", Behaviour::BadEntrypoint)], false),
+    Scenario {
+        name: "two good images",
+        images: TWO,
+        pushed: &[(WEB, "v2", Behaviour::Good), (API, "api2", Behaviour::Good)],
+        good: true,
+        hostile: false,
+        script: Script::Poll,
+    },
+    Scenario {
+        name: "one bad of two",
+        images: TWO,
+        pushed: &[(WEB, "v2", Behaviour::Good), (API, "api2", Behaviour::Unhealthy)],
+        good: false,
+        hostile: false,
+        script: Script::Poll,
+    },
+    Scenario {
+        name: "bad, while a neighbour prunes and the old image is nowhere else",
+        images: ONE,
+        pushed: &[(WEB, "v2", Behaviour::Crash)],
+        good: false,
+        hostile: true,
+        script: Script::Poll,
+    },
+    Scenario {
+        name: "good, asked for by redeploy",
+        images: ONE,
+        pushed: &[(WEB, "v2", Behaviour::Good)],
+        good: true,
+        hostile: false,
+        script: Script::RedeployFirst,
+    },
+    Scenario {
+        name: "bad, asked for by redeploy",
+        images: ONE,
+        pushed: &[(WEB, "v2", Behaviour::Unhealthy)],
+        good: false,
+        hostile: false,
+        script: Script::RedeployFirst,
+    },
+    Scenario {
+        name: "good, and the engine's stream breaks off during probation",
+        images: ONE,
+        pushed: &[(WEB, "v2", Behaviour::Good)],
+        good: true,
+        hostile: false,
+        script: Script::EngineGapAfter(Duration::from_secs(4)),
+    },
+];
+
+fn old_name(service: &str) -> String {
+    format!("{service} v1")
+}
+
+fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
+    let fake = new_world();
+    for (service, text) in scenario.images {
+        let reference = reference(text);
+        fake.compose_service(service, &reference);
+        fake.have(&reference, &old_name(service), Behaviour::Good, true);
+        if !scenario.hostile {
+            fake.push(&reference, &old_name(service), Behaviour::Good);
+        }
+    }
+    fake.operator_up();
+    for (text, name, behaviour) in scenario.pushed {
+        fake.push(&reference(text), name, *behaviour);
+    }
+    if scenario.hostile {
+        fake.prune_always();
+    }
+    let texts: Vec<&str> = scenario.images.iter().map(|(_, text)| *text).collect();
+    (fake, config(&texts))
+}
+
+async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
+    let what = format!("{}, {how}", scenario.name);
+    assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+    let durable = fake.durable(&state_key("shop")).await;
+    assert_eq!(durable.deployment, None, "{what}: a deployment was left unfinished");
+    assert_eq!(fake.leftovers(), Vec::<String>::new(), "{what}: holds were left");
+    for (service, text) in scenario.images {
+        let new = scenario.pushed.iter().find(|(pushed, ..)| pushed == text);
+        let (expected, blocked) = match new {
+            Some((_, name, _)) if scenario.good => (id_of(name), None),
+            Some((_, name, _)) => (id_of(&old_name(service)), Some(digest_of(name))),
+            None => (id_of(&old_name(service)), None),
+        };
+        assert_eq!(fake.running(service), [expected], "{what}: image of {service}");
+        assert_eq!(durable.blocked.get(*text).cloned(), blocked, "{what}: block of {text}");
+    }
+    let said = |kind: Kind| fake.entries().iter().filter(|entry| entry.event == kind).count();
+    let images = scenario.pushed.len();
+    if scenario.good {
+        assert_eq!(said(Kind::UPDATED), images, "{what}: each update is told once");
+        assert_eq!(durable.totals.updates, 1, "{what}");
+        assert_eq!(durable.totals.rollbacks, 0, "{what}");
+    } else {
+        assert_eq!(said(Kind::UPDATED), 0, "{what}");
+        assert_eq!(said(Kind::ROLLED_BACK), 1, "{what}");
+        assert_eq!(said(Kind::ROLLBACK_FAILED), 0, "{what}");
+        assert_eq!(durable.totals.rollbacks, 1, "{what}");
+    }
+}
+
+const LONG: Duration = Duration::from_mins(2);
+
+#[tokio::test(start_paused = true)]
+async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
+    for scenario in SCENARIOS {
+        let (fake, config) = set_up(scenario);
+        assert!(live(&fake, &config, LONG, scenario.script).await);
+        assert_ended_well(&fake, scenario, "undisturbed").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_state() {
+    let mut lives = 0;
+    for scenario in SCENARIOS {
+        for at in 1.. {
+            let (fake, config) = set_up(scenario);
+            fake.crash_at(Some(at));
+            let lived = live(&fake, &config, LONG, scenario.script).await;
+            if lived {
+                assert!(
+                    at > 50,
+                    "{}: only {at} calls, the crashes did not reach the deployment",
+                    scenario.name
+                );
+                break;
+            }
+            fake.crash_at(None);
+            // A redeploy that died before it was accepted is polled for instead.
+            assert!(live(&fake, &config, LONG, Script::Poll).await);
+            assert_ended_well(&fake, scenario, &format!("killed at call {at}")).await;
+            lives += 1;
+            if at > 400 {
+                break;
+            }
+        }
+    }
+    println!("{lives} lives");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_killed_again_and_again_still_ends_well() {
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed % below).expect("small")
+    };
+    for round in 0..150 {
+        let scenario = &SCENARIOS[random(SCENARIOS.len() as u64)];
+        let (fake, config) = set_up(scenario);
+        let mut script = scenario.script;
+        let mut story = format!("round {round}");
+        for _ in 0..6 {
+            let at = 1 + random(60);
+            story.push_str(&format!(", killed at {at}"));
+            fake.crash_at(Some(at));
+            if live(&fake, &config, LONG, script).await {
+                break;
+            }
+            script = Script::Poll;
+        }
+        fake.crash_at(None);
+        assert!(live(&fake, &config, LONG, Script::Poll).await);
+        assert_ended_well(&fake, scenario, &story).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_goes_away_in_the_middle_is_not_the_images_fault() {
+    for after in (100..9000).step_by(97) {
+        let scenario = &SCENARIOS[0];
+        let (fake, config) = set_up(scenario);
+        let engine = fake.clone();
+        let outage = async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            engine.set_engine_down(true);
+            engine.restart_containers_stopped();
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            engine.set_engine_down(false);
+        };
+        let gap = Script::EngineGapAfter(Duration::from_millis(after));
+        let (lived, ()) = tokio::join!(live(&fake, &config, LONG, gap), outage);
+        assert!(lived);
+        // An engine that dies before the deploy began leaves the containers down: that is auto_start's business.
+        let durable = fake.durable(&state_key("shop")).await;
+        assert_eq!(durable.blocked.len(), 0, "away after {after} ms: a good image was blocked");
+        assert_eq!(durable.totals.rollbacks, 0, "away after {after} ms");
+        assert_eq!(fake.running("web"), [id_of("v2")], "away after {after} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_with_nothing_new_writes_nothing_and_starts_nothing() {
+    let scenario = &SCENARIOS[0];
+    let (fake, config) = set_up(scenario);
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    let (ups, said) = (fake.ups(), fake.entries().len());
+    let before = fake.durable(&state_key("shop")).await;
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.ups(), ups);
+    assert_eq!(fake.entries().len(), said);
+    assert_eq!(fake.durable(&state_key("shop")).await, before);
+}

@@ -1,0 +1,179 @@
+//! Listeners for `host:port` texts as they stand in the configuration (DECISIONS 2).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpSocket};
+
+const BACKLOG: u32 = 1024;
+
+/// Why a listener could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The text is no address.
+    #[error(
+        "\"{0}\" is not a listen address (host:port; the host is an IP address, v6 in brackets, localhost, or empty)"
+    )]
+    Address(String),
+    /// The system refused it.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// The text of the configuration.
+        address: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// Listens on all addresses, or on none. An empty host (and `[::]`) means all interfaces, v4 and v6; `localhost`
+/// means both loopbacks as far as they exist. Call it inside the runtime.
+pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let fail = |cause| BindError::Listen { address: address.clone(), cause };
+        let (host, port) = split(address).ok_or_else(|| BindError::Address(address.clone()))?;
+        // With the v4 wildcard in an entry of its own, `[::]` must leave it that.
+        let v4_apart = || {
+            addresses.iter().any(|other| split(other) == Some((Host::Ip(Ipv4Addr::UNSPECIFIED.into()), port)))
+        };
+        match host {
+            Host::Localhost => {
+                let four = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), true);
+                // Port 0 is chosen once.
+                let port =
+                    four.as_ref().ok().and_then(|four| four.local_addr().ok()).map_or(port, |at| at.port());
+                let six = listen(SocketAddr::from((Ipv6Addr::LOCALHOST, port)), true);
+                match (four, six) {
+                    (Ok(four), Ok(six)) => listeners.extend([four, six]),
+                    (Ok(one), Err(error)) | (Err(error), Ok(one)) if is_absent(&error) => listeners.push(one),
+                    (Err(cause), _) | (_, Err(cause)) => return Err(fail(cause)),
+                }
+            }
+            Host::All => match listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), false) {
+                Err(error) if is_absent(&error) => {
+                    listeners
+                        .push(listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), true).map_err(fail)?);
+                }
+                other => listeners.push(other.map_err(fail)?),
+            },
+            Host::Ip(ip) => {
+                let only = ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || v4_apart();
+                listeners.push(listen(SocketAddr::new(ip, port), only).map_err(fail)?);
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Host {
+    All,
+    Localhost,
+    Ip(IpAddr),
+}
+
+fn split(address: &str) -> Option<(Host, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(six) => Host::Ip(six.parse::<Ipv6Addr>().ok()?.into()),
+        None if host.is_empty() => Host::All,
+        None if host.eq_ignore_ascii_case("localhost") => Host::Localhost,
+        None => Host::Ip(host.parse::<Ipv4Addr>().ok()?.into()),
+    };
+    Some((host, port))
+}
+
+fn listen(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        let socket = TcpSocket::new_v6()?;
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
+        socket
+    };
+    // A restart must not wait for the old connections' last state.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Whether the machine has no such protocol or address at all.
+fn is_absent(error: &io::Error) -> bool {
+    let absent = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| absent.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    fn bind_one(address: &str) -> Result<Vec<TcpListener>, BindError> {
+        bind(&[address.to_owned()])
+    }
+
+    #[test]
+    fn addresses_are_split_as_documented() {
+        assert_eq!(split(":9090"), Some((Host::All, 9090)));
+        assert_eq!(split("LocalHost:1"), Some((Host::Localhost, 1)));
+        assert_eq!(split("127.0.0.1:65535").unwrap().1, 65535);
+        assert!(matches!(split("[::1]:80"), Some((Host::Ip(IpAddr::V6(_)), 80))));
+        for bad in [
+            "",
+            "9090",
+            "::1:80",
+            "host:80",
+            "1.2.3.4:",
+            "1.2.3.4:+80",
+            "1.2.3.4:65536",
+            "[::1]",
+            "[1.2.3.4]:1",
+        ] {
+            assert_eq!(split(bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_an_error_that_names_the_address() {
+        let first = bind_one("127.0.0.1:0").unwrap();
+        let address = first[0].local_addr().unwrap().to_string();
+        let error = bind_one(&address).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+        assert!(bind_one("example.org:80").unwrap_err().to_string().contains("\"example.org:80\""));
+    }
+
+    #[tokio::test]
+    async fn all_interfaces_means_v4_and_v6() {
+        for address in [":0", "[::]:0"] {
+            let listeners = bind_one(address).unwrap();
+            let port = listeners[0].local_addr().unwrap().port();
+            TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            if listeners[0].local_addr().unwrap().is_ipv6() {
+                TcpStream::connect(("::1", port)).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_two_wildcards_can_stand_side_by_side() {
+        let probe = bind_one("127.0.0.1:0").unwrap();
+        let port = probe[0].local_addr().unwrap().port();
+        drop(probe);
+        let both = bind(&[format!("0.0.0.0:{port}"), format!("[::]:{port}")]);
+        if let Err(BindError::Listen { cause, .. }) = &both {
+            assert!(is_absent(cause), "{cause}");
+        }
+    }
+
+    #[tokio::test]
+    async fn localhost_means_the_loopbacks_that_exist_on_one_port() {
+        let listeners = bind_one("localhost:0").unwrap();
+        let ports: Vec<u16> =
+            listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        assert!(ports.iter().all(|port| *port == ports[0]));
+        assert!(listeners.iter().all(|listener| listener.local_addr().unwrap().ip().is_loopback()));
+    }
+}

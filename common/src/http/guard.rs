@@ -1,0 +1,281 @@
+//! Who may ask: the API has no login, so a page in a person's browser must not be able to use it (DECISIONS 6).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::header::{HOST, ORIGIN};
+use http::{HeaderMap, Method, StatusCode, Version};
+
+use super::{Response, error};
+
+/// The Host rule and the Origin rule.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    /// Lower-case, without trailing dot.
+    names: Vec<String>,
+    /// Paths that any host may be asked for.
+    open: Vec<String>,
+}
+
+impl Guard {
+    /// Admits IP literals, `localhost`, the machine's own name, and `allowed_hosts`. The Host rule does not apply to
+    /// `/health`, `/metrics` and the paths in `open`.
+    pub fn new(allowed_hosts: &[String], open: &[&str]) -> Self {
+        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let mut names = vec!["localhost".to_owned()];
+        names.extend(machine.split('.').next().map(name_of));
+        names.push(name_of(&machine));
+        names.extend(allowed_hosts.iter().map(|host| match Authority::parse(host) {
+            Some(Authority { host: Host::Name(name), .. }) => name,
+            _ => name_of(host),
+        }));
+        names.retain(|name| !name.is_empty());
+        let open = ["/health", "/metrics"].iter().chain(open).map(|path| (*path).to_owned()).collect();
+        Self { names, open }
+    }
+
+    /// Refuses a request that breaks a rule.
+    pub(super) fn check(
+        &self,
+        method: &Method,
+        path: &str,
+        version: Version,
+        headers: &HeaderMap,
+    ) -> Result<(), Response> {
+        let mut hosts = headers.get_all(HOST).iter();
+        let host = hosts.next();
+        if hosts.next().is_some() {
+            return Err(error(StatusCode::BAD_REQUEST, "the request has more than one Host header"));
+        }
+        let host = host.map(|host| host.to_str().unwrap_or_default());
+        if !self.open.iter().any(|open| open == path) {
+            self.check_host(version, host)?;
+        }
+        if *method != Method::GET && *method != Method::HEAD && *method != Method::OPTIONS {
+            check_origin(host, headers)?;
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, version: Version, host: Option<&str>) -> Result<(), Response> {
+        let admitted = match host {
+            // No browser speaks HTTP/1.0.
+            None => version == Version::HTTP_10,
+            Some(text) => match Authority::parse(text) {
+                Some(Authority { host: Host::Ip(_), .. }) => true,
+                Some(Authority { host: Host::Name(name), .. }) => self.names.contains(&name),
+                None => false,
+            },
+        };
+        if admitted {
+            return Ok(());
+        }
+        let host: String = host.unwrap_or_default().chars().take(100).collect();
+        Err(error(
+            StatusCode::FORBIDDEN,
+            format!(
+                "requests for the host \"{host}\" are refused, since a web page could make them; if this is a name \
+                 of this machine, add it to api.allowed_hosts"
+            ),
+        ))
+    }
+}
+
+/// A request that changes something must not come from a page of another site.
+fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response> {
+    let refuse = |what: &str| {
+        Err(error(StatusCode::FORBIDDEN, format!("requests that change something are refused {what}")))
+    };
+    for site in headers.get_all("sec-fetch-site") {
+        if matches!(site.as_bytes(), b"cross-site" | b"same-site") {
+            return refuse("from pages of other sites (Sec-Fetch-Site)");
+        }
+    }
+    for origin in headers.get_all(ORIGIN) {
+        if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host)) {
+            return refuse("when their Origin is not the host that they are sent to");
+        }
+    }
+    Ok(())
+}
+
+/// Whether an `Origin` is the one of a page that this host served. The scheme only supplies the default port: TLS
+/// may end in a proxy.
+fn is_same_origin(origin: &str, host: Option<&str>) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return false,
+    };
+    let with_port = |text| Authority::parse(text).map(|at| (at.host, at.port.unwrap_or(default)));
+    let origin = with_port(authority);
+    origin.is_some() && origin == host.and_then(with_port)
+}
+
+/// `host[:port]`, as in `Host` and in `Origin` after its scheme.
+#[derive(Debug, PartialEq, Eq)]
+struct Authority {
+    host: Host,
+    port: Option<u16>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Host {
+    Ip(IpAddr),
+    /// Lower-case, without trailing dot.
+    Name(String),
+}
+
+impl Authority {
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']')?;
+            let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
+            (Host::Ip(host.parse::<Ipv6Addr>().ok()?.into()), port)
+        } else {
+            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+            let name = name_of(host);
+            let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_name_byte) {
+                return None;
+            }
+            (name.parse::<Ipv4Addr>().map_or(Host::Name(name), |ip| Host::Ip(ip.into())), port)
+        };
+        let port = match port {
+            None | Some("") => None,
+            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(port.parse().ok()?),
+            Some(_) => return None,
+        };
+        Some(Self { host, port })
+    }
+}
+
+fn name_of(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn verdict(method: &Method, path: &str, pairs: &[(&'static str, &str)]) -> u16 {
+        let guard =
+            Guard::new(&["Agent.Example.com".into(), "tunnel.test:8443".into()], &["/registry/events"]);
+        let checked = guard.check(method, path, Version::HTTP_11, &headers(pairs));
+        checked.map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_hosts_that_are_ours_may_be_asked_for() {
+        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        for host in [
+            "127.0.0.1:9090",
+            "10.1.2.3",
+            "[::1]",
+            "[::1]:9090",
+            "localhost",
+            "LOCALHOST:1",
+            "localhost.",
+            "agent.example.com",
+            "AGENT.example.COM.:4444",
+            "tunnel.test",
+            "tunnel.test:1",
+            &machine,
+        ] {
+            assert_eq!(verdict(&Method::GET, "/status", &[("host", host)]), 200, "{host}");
+        }
+        for host in [
+            "evil.test",
+            "evil.test:9090",
+            "localhost.evil.test",
+            "127.0.0.1.evil.test",
+            "",
+            ":9090",
+            "[::1",
+            "[::1]x",
+            "x[::1]",
+            "127.0.0.1@evil.test",
+            "localhost:80:80",
+            "localhost:x",
+            "0x7f.1",
+            "sub.agent.example.com",
+            "localhost/",
+            "localhost..",
+        ] {
+            assert_eq!(verdict(&Method::GET, "/status", &[("host", host)]), 403, "{host}");
+            for open in ["/health", "/metrics", "/registry/events"] {
+                assert_eq!(verdict(&Method::GET, open, &[("host", host)]), 200, "{host} {open}");
+            }
+            assert_eq!(verdict(&Method::GET, "/health/", &[("host", host)]), 403, "{host}");
+        }
+        assert_eq!(verdict(&Method::GET, "/status", &[]), 403);
+        assert_eq!(verdict(&Method::GET, "/status", &[("host", "localhost"), ("host", "localhost")]), 400);
+        let guard = Guard::new(&[], &[]);
+        assert!(guard.check(&Method::GET, "/status", Version::HTTP_10, &HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn a_page_of_another_site_may_not_change_anything() {
+        type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], u16);
+        let table: &[Case<'_>] = &[
+            ("localhost:9090", &[], 200),
+            ("localhost:9090", &[("origin", "http://localhost:9090")], 200),
+            ("localhost:9090", &[("origin", "http://LOCALHOST:9090")], 200),
+            ("localhost:9090", &[("origin", "http://localhost")], 403),
+            ("localhost:9090", &[("origin", "http://127.0.0.1:9090")], 403),
+            ("localhost:9090", &[("origin", "http://evil.test")], 403),
+            ("localhost:9090", &[("origin", "http://evil.test:9090")], 403),
+            ("localhost:9090", &[("origin", "null")], 403),
+            ("localhost:9090", &[("origin", "")], 403),
+            ("localhost:9090", &[("origin", "localhost:9090")], 403),
+            ("localhost:9090", &[("origin", "file://")], 403),
+            ("localhost", &[("origin", "http://localhost:80")], 200),
+            ("localhost:80", &[("origin", "http://localhost")], 200),
+            ("agent.example.com", &[("origin", "https://agent.example.com")], 200),
+            ("agent.example.com:443", &[("origin", "https://agent.example.com")], 200),
+            ("agent.example.com:443", &[("origin", "http://agent.example.com")], 403),
+            ("[::1]:9090", &[("origin", "http://[0:0::1]:9090")], 200),
+            ("[::1]:9090", &[("origin", "http://[::2]:9090")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "same-origin")], 200),
+            ("localhost:9090", &[("sec-fetch-site", "none")], 200),
+            ("localhost:9090", &[("sec-fetch-site", "cross-site")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "same-site")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "same-origin"), ("origin", "http://evil.test")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "cross-site"), ("origin", "http://localhost:9090")], 403),
+        ];
+        for (host, more, expected) in table {
+            let mut pairs = vec![("host", *host)];
+            pairs.extend_from_slice(more);
+            for method in [Method::POST, Method::DELETE, Method::PUT, Method::PATCH] {
+                for path in ["/trigger", "/registry/events", "/health"] {
+                    assert_eq!(verdict(&method, path, &pairs), *expected, "{method} {path} {pairs:?}");
+                }
+            }
+            for method in [Method::GET, Method::HEAD] {
+                assert_eq!(verdict(&method, "/status", &pairs), 200, "{method} {pairs:?}");
+            }
+        }
+        assert_eq!(verdict(&Method::POST, "/registry/events", &[("host", "registry.test")]), 200);
+        assert_eq!(
+            verdict(
+                &Method::POST,
+                "/registry/events",
+                &[("host", "evil.test"), ("origin", "http://evil.test")]
+            ),
+            200,
+            "an open path takes any host, also as an origin"
+        );
+    }
+
+    #[test]
+    fn the_refusal_names_the_key_to_set() {
+        let guard = Guard::new(&[], &[]);
+        let headers = headers(&[("host", "agent.test")]);
+        let refusal = guard.check(&Method::GET, "/", Version::HTTP_11, &headers).unwrap_err();
+        assert_eq!(refusal.headers()["content-type"], "application/json");
+    }
+}

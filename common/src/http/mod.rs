@@ -1,0 +1,81 @@
+//! Serving HTTP: listeners, limits, access rules and a table of endpoints, all around one warp filter.
+//!
+//! ```no_run
+//! # use evenkeel_common::http::{self, Guard, Limits, Method, Request, Response, Routes, StatusCode};
+//! # use tokio_util::sync::CancellationToken;
+//! # type State = ();
+//! async fn status_of(_: State, request: Request) -> Response {
+//!     http::json(StatusCode::OK, &request.param("name"))
+//! }
+//! # async fn run(state: State, stop: CancellationToken) -> Result<(), http::BindError> {
+//! let limits = Limits::default();
+//! let routes = Routes::new(state)
+//!     .route(Method::GET, "/status/{name}", status_of)
+//!     .into_filter(Guard::new(&[], &["/registry/events"]), limits);
+//! let listeners = http::bind(&["127.0.0.1:9090".to_owned()])?;
+//! http::serve(listeners, routes, limits, stop).await;
+//! # Ok(())
+//! # }
+//! ```
+
+// A refusal is an answer, made once and sent; boxing it would only add a step everywhere.
+#![allow(clippy::result_large_err)]
+
+mod bind;
+mod guard;
+mod reply;
+mod routes;
+mod seats;
+mod server;
+
+use std::time::Duration;
+
+pub use http::{HeaderMap, Method, StatusCode};
+pub use warp::reply::Response;
+
+pub use bind::{BindError, bind};
+pub use guard::Guard;
+pub use reply::{error, json};
+pub use routes::{Request, Routes};
+pub use seats::{Seat, Seats};
+pub use server::{Arrival, serve};
+
+/// What a client may take from us (DECISIONS 6).
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Size of a request's head; more is 431.
+    pub header_bytes: usize,
+    /// Time from the first byte of a head (or from connecting) to its end; then the connection is cut.
+    pub header_time: Duration,
+    /// Size of a request's body; more is 413.
+    pub body_bytes: usize,
+    /// Time for a request's body; then 408.
+    pub body_time: Duration,
+    /// Time that a connection may stay open between two requests.
+    pub idle: Duration,
+    /// Connections in all; one more gets 503 and is closed.
+    pub connections: usize,
+    /// Connections of one peer address.
+    pub connections_per_peer: usize,
+    /// Time for requests under way to end when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_bytes: 16 * 1024,
+            header_time: Duration::from_secs(10),
+            body_bytes: 1024 * 1024,
+            body_time: Duration::from_secs(30),
+            idle: Duration::from_mins(2),
+            // Streams hold one each, and the usual limit on open files is 1,024.
+            connections: 768,
+            connections_per_peer: 640,
+            drain: Duration::from_secs(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

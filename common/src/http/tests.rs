@@ -1,0 +1,515 @@
+//! The server over real sockets: what clients get, and what they cannot do to it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use warp::Reply;
+
+use super::*;
+use crate::supervisor::TaskSet;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+struct State {
+    streams: Seats,
+    stop: CancellationToken,
+}
+
+async fn echo(_: State, request: Request) -> Response {
+    let mut query: Vec<_> = request.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    query.sort();
+    let peer = request.arrival.peer.ip().to_string();
+    json(StatusCode::OK, &(request.param("name"), query, request.body.len(), peer))
+}
+
+async fn plain(_: State, _: Request) -> Response {
+    json(StatusCode::OK, "ok")
+}
+
+async fn slow(_: State, _: Request) -> Response {
+    sleep(Duration::from_millis(400)).await;
+    json(StatusCode::OK, "slow")
+}
+
+async fn broken(_: State, _: Request) -> Response {
+    panic!("a bug")
+}
+
+/// A stream that never ends by itself, and does not know of the stop.
+async fn endless(state: State, request: Request) -> Response {
+    let seat = match state.streams.admit(request.arrival.peer.ip()) {
+        Ok(seat) => seat,
+        Err(refusal) => return refusal,
+    };
+    let ticks = stream::unfold(seat, |seat| async move {
+        sleep(Duration::from_millis(20)).await;
+        Some((Ok::<_, std::io::Error>(Bytes::from_static(b"tick\n")), seat))
+    });
+    warp::reply::stream(ticks).into_response()
+}
+
+/// A stream as it should be: it ends with the program.
+async fn polite(state: State, _: Request) -> Response {
+    let ticks = stream::repeat(()).then(|()| async {
+        sleep(Duration::from_millis(20)).await;
+        Ok::<_, std::io::Error>(Bytes::from_static(b"tick\n"))
+    });
+    warp::reply::stream(ticks.take_until(state.stop.cancelled_owned())).into_response()
+}
+
+async fn page(_: State, _: Request) -> Response {
+    let mut page = warp::reply::html("<p>").into_response();
+    page.headers_mut().insert("content-security-policy", "default-src 'self'".parse().unwrap());
+    page
+}
+
+struct Running {
+    at: SocketAddr,
+    stop: CancellationToken,
+    streams: Seats,
+    tasks: TaskSet,
+}
+
+impl Running {
+    fn start(limits: Limits) -> Self {
+        let stop = CancellationToken::new();
+        let streams = Seats::new(3, 2);
+        let filter = Routes::new(State { streams: streams.clone(), stop: stop.clone() })
+            .route(Method::GET, "/", plain)
+            .route(Method::GET, "/status", plain)
+            .route(Method::GET, "/status/{name}", echo)
+            .route(Method::POST, "/status/{name}", echo)
+            .route(Method::DELETE, "/blocked/{name}", echo)
+            .route(Method::GET, "/health", plain)
+            .route(Method::GET, "/slow", slow)
+            .route(Method::GET, "/broken", broken)
+            .route(Method::GET, "/endless", endless)
+            .route(Method::GET, "/polite", polite)
+            .route(Method::GET, "/page", page)
+            .into_filter(Guard::new(&[], &[]), limits);
+        let listeners: Vec<TcpListener> = bind(&["127.0.0.1:0".to_owned()]).unwrap();
+        let at = listeners[0].local_addr().unwrap();
+        let tasks = TaskSet::new();
+        tasks.spawn("server", serve(listeners, filter, limits, stop.clone()));
+        Self { at, stop, streams, tasks }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.at).await.unwrap()
+    }
+
+    /// Sends text on a new connection and reads until the server closes it.
+    async fn send(&self, text: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(text.as_bytes()).await.unwrap();
+        rest(&mut stream).await
+    }
+
+    /// One request with a good Host.
+    async fn ask(&self, method: &str, path: &str) -> String {
+        self.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+    }
+
+    async fn finish(self) -> Duration {
+        let start = Instant::now();
+        self.stop.cancel();
+        assert!(self.tasks.finish(PATIENCE).await, "the server did not stop");
+        start.elapsed()
+    }
+}
+
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    // A reset after the answer is the end of the connection too.
+    assert!(read.is_ok(), "the connection was not closed; got so far: {text}");
+    text
+}
+
+/// Reads until the text has come.
+async fn until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while !text.contains(wanted) {
+        let count = timeout(PATIENCE, stream.read(&mut buffer)).await.expect("in time").unwrap();
+        assert!(count > 0, "closed after: {text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    text
+}
+
+fn status(answer: &str) -> u16 {
+    answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head").1
+}
+
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let head = answer.split_once("\r\n\r\n")?.0;
+    head.lines()
+        .find_map(|line| line.split_once(": ").filter(|(found, _)| *found == name).map(|(_, value)| value))
+}
+
+/// Asserts the one shape of errors.
+fn assert_error(answer: &str, expected: u16) {
+    assert_eq!(status(answer), expected, "{answer}");
+    assert_eq!(header(answer, "content-type"), Some("application/json"), "{answer}");
+    let error: crate::wire::ErrorBody = serde_json::from_str(body(answer)).unwrap();
+    assert!(!error.error.is_empty());
+}
+
+#[tokio::test]
+async fn unknown_paths_are_404_and_other_methods_405_with_allow() {
+    let server = Running::start(Limits::default());
+    for path in ["/none", "/status/", "/status/a/b", "//status", "/health/", "/Status", "/status/a/"] {
+        assert_error(&server.ask("GET", path).await, 404);
+        assert_error(&server.ask("POST", path).await, 404);
+    }
+    for (method, path, allow) in [
+        ("POST", "/status", "GET, HEAD"),
+        ("OPTIONS", "/status", "GET, HEAD"),
+        ("DELETE", "/status/web", "GET, HEAD, POST"),
+        ("GET", "/blocked/web", "DELETE"),
+        ("HEAD", "/blocked/web", "DELETE"),
+        ("BREW", "/health", "GET, HEAD"),
+    ] {
+        let answer = server.ask(method, path).await;
+        assert_eq!(status(&answer), 405, "{method} {path}");
+        assert_eq!(header(&answer, "allow"), Some(allow), "{answer}");
+        if method != "HEAD" {
+            assert_error(&answer, 405);
+        }
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn head_answers_like_get_without_the_body() {
+    let server = Running::start(Limits::default());
+    let (get, head) = (server.ask("GET", "/status").await, server.ask("HEAD", "/status").await);
+    assert_eq!(body(&get), "\"ok\"");
+    assert_eq!((status(&head), body(&head)), (200, ""));
+    assert_eq!(header(&head, "content-length"), header(&get, "content-length"));
+    assert_eq!(header(&head, "content-type"), Some("application/json"));
+    assert_eq!(status(&server.ask("HEAD", "/endless").await), 200);
+    assert_eq!(server.streams.taken(), 0, "no stream is kept for it");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn names_and_queries_are_decoded_and_bad_encoding_is_400() {
+    let server = Running::start(Limits::default());
+    let echoed = async |path: &str| body(&server.ask("GET", path).await).to_owned();
+    assert_eq!(echoed("/status/a%2Fb%20c").await, r#"["a/b c",[],0,"127.0.0.1"]"#);
+    assert_eq!(
+        echoed("/st%61tus/%C3%A4?limit=5&x=a+b%26&limit=6&e").await,
+        r#"["ä",["e=","limit=5","x=a b&"],0,"127.0.0.1"]"#
+    );
+    for path in
+        ["/status/%", "/status/%4", "/status/%zz", "/status/%ff", "/status/a?limit=%", "/status/a?limit=%ff"]
+    {
+        assert_error(&server.ask("GET", path).await, 400);
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn every_answer_carries_the_security_headers_and_a_page_keeps_its_policy() {
+    let server = Running::start(Limits::default());
+    let answers = [
+        server.ask("GET", "/status").await,
+        server.ask("GET", "/none").await,
+        server.ask("PUT", "/status").await,
+        server.ask("GET", "/broken").await,
+        server.ask("HEAD", "/endless").await,
+        server.send("GET /status HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n").await,
+        server.ask("GET", "/page").await,
+    ];
+    for answer in &answers {
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("x-frame-options", "DENY"),
+            ("cache-control", "no-store"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(header(answer, name), Some(value), "{answer}");
+        }
+        assert!(!answer.contains("access-control-"), "{answer}");
+    }
+    let (page, others) = answers.split_last().unwrap();
+    assert!(
+        others.iter().all(|answer| header(answer, "content-security-policy") == Some("default-src 'none'"))
+    );
+    assert_eq!(header(page, "content-security-policy"), Some("default-src 'self'"));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_host_that_counts_is_the_one_of_the_request() {
+    let server = Running::start(Limits::default());
+    let host = async |head: &str| {
+        let answer = server.send(&format!("{head}\r\nConnection: close\r\n\r\n")).await;
+        if status(&answer) >= 400 && !body(&answer).is_empty() {
+            assert_error(&answer, status(&answer));
+        }
+        status(&answer)
+    };
+    assert_eq!(host("GET /status HTTP/1.1\r\nHost: 127.0.0.1:1").await, 200);
+    assert_eq!(host("GET /status HTTP/1.1\r\nHost: evil.test").await, 403);
+    assert_eq!(host("GET /health HTTP/1.1\r\nHost: evil.test").await, 200);
+    assert_eq!(host("GET /status HTTP/1.1\r\nAccept: */*").await, 403);
+    assert_eq!(host("GET /status HTTP/1.0\r\nAccept: */*").await, 200);
+    assert_eq!(host("GET http://evil.test/status HTTP/1.1\r\nHost: localhost").await, 403);
+    assert_eq!(host("GET http://localhost/status HTTP/1.1\r\nHost: evil.test").await, 200);
+    assert_eq!(host("GET /status HTTP/1.1\r\nHost: localhost\r\nHost: evil.test").await, 400);
+    assert_eq!(host("POST /status/a HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.test").await, 403);
+    assert_eq!(host("POST /status/a HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost").await, 200);
+    let refusal = server.send("GET /status HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n").await;
+    assert!(body(&refusal).contains("api.allowed_hosts"), "{refusal}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn odd_requests_get_an_answer_and_harm_nobody() {
+    let server = Running::start(Limits::default());
+    for odd in [
+        "OPTIONS * HTTP/1.1\r\nHost: localhost",
+        "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80",
+        "GET status HTTP/1.1\r\nHost: localhost",
+        "\u{16}\u{3}\u{1}",
+        "GET /\u{0} HTTP/1.1\r\nHost: localhost",
+        "PRI * HTTP/2.0\r\n\r\nSM",
+    ] {
+        let answer = server.send(&format!("{odd}\r\nConnection: close\r\n\r\n")).await;
+        assert!((400..500).contains(&status(&answer)), "{odd:?}: {answer}");
+    }
+    assert_eq!(status(&server.ask("GET", "/status").await), 200);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_413_however_it_is_sent() {
+    let limits = Limits { body_bytes: 1000, ..Limits::default() };
+    let server = Running::start(limits);
+    let post = |more: &str, body: &str| {
+        format!("POST /status/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n\r\n{body}")
+    };
+    let fitting = server.send(&post("Content-Length: 1000", &"x".repeat(1000))).await;
+    assert_eq!(body(&fitting), r#"["a",[],1000,"127.0.0.1"]"#);
+    let chunks = |count: usize| {
+        "64\r\n".to_owned() + &vec!["x".repeat(100); count].join("\r\n64\r\n") + "\r\n0\r\n\r\n"
+    };
+    let chunked = server.send(&post("Transfer-Encoding: chunked", &chunks(10))).await;
+    assert_eq!(body(&chunked), r#"["a",[],1000,"127.0.0.1"]"#);
+    assert_error(&server.send(&post("Content-Length: 1001", &"x".repeat(1001))).await, 413);
+    assert_error(&server.send(&post("Content-Length: 3000000", &"x".repeat(3_000_000))).await, 413);
+    assert_error(&server.send(&post("Transfer-Encoding: chunked", &chunks(11))).await, 413);
+    assert_error(&server.send(&post("Content-Length: 5000\r\nExpect: 100-continue", "")).await, 413);
+    let get = format!(
+        "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1001\r\n\r\n{}",
+        "x".repeat(1001)
+    );
+    assert_error(&server.send(&get).await, 413);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_408_and_a_broken_one_400() {
+    let limits = Limits { body_time: Duration::from_millis(200), ..Limits::default() };
+    let server = Running::start(limits);
+    let head = "POST /status/a HTTP/1.1\r\nHost: localhost\r\n";
+    assert_error(&server.send(&format!("{head}Content-Length: 10\r\n\r\nabc")).await, 408);
+    let broken = server.send(&format!("{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n")).await;
+    assert_eq!(status(&broken), 400);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_431() {
+    let server = Running::start(Limits::default());
+    let large = |size| {
+        format!(
+            "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: {}\r\n\r\n",
+            "x".repeat(size)
+        )
+    };
+    assert_eq!(status(&server.send(&large(15_000)).await), 200);
+    assert_eq!(status(&server.send(&large(17_000)).await), 431);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
+    let limits = Limits {
+        header_time: Duration::from_millis(300),
+        idle: Duration::from_millis(1500),
+        ..Limits::default()
+    };
+    let server = Running::start(limits);
+    for first in ["", "GET /status HT"] {
+        let start = Instant::now();
+        assert_eq!(server.send(first).await, "");
+        assert!(
+            start.elapsed() >= Duration::from_millis(290) && start.elapsed() < Duration::from_millis(1400)
+        );
+    }
+    // Byte by byte is no way around it.
+    let mut trickle = server.connect().await;
+    let start = Instant::now();
+    while trickle.write_all(b"G").await.is_ok() && start.elapsed() < PATIENCE {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(start.elapsed() < Duration::from_millis(1400));
+    let request = "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut kept = server.connect().await;
+    for _ in 0..2 {
+        kept.write_all(request.as_bytes()).await.unwrap();
+        until(&mut kept, "\"ok\"").await;
+        sleep(Duration::from_millis(700)).await;
+    }
+    // A head that begins after an idle time has no more time than any other.
+    let start = Instant::now();
+    kept.write_all(b"GET /sta").await.unwrap();
+    rest(&mut kept).await;
+    assert!(start.elapsed() < Duration::from_millis(1400));
+    let mut idle = server.connect().await;
+    idle.write_all(request.as_bytes()).await.unwrap();
+    until(&mut idle, "\"ok\"").await;
+    let start = Instant::now();
+    rest(&mut idle).await;
+    assert!(start.elapsed() >= Duration::from_millis(1400));
+    // An answer that takes longer than a head may is not cut.
+    assert_eq!(body(&server.ask("GET", "/slow").await), "\"slow\"");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let server = Running::start(Limits::default());
+    let get = |path: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
+    let text = get("/status/a", "")
+        + &get("/slow", "")
+        + &get("/none", "")
+        + &get("/status/b", "Connection: close\r\n");
+    let answers = server.send(&text).await;
+    let at = |text: &str| answers.find(text).unwrap_or_else(|| panic!("no {text} in {answers}"));
+    assert!(at("[\"a\"") < at("\"slow\"") && at("\"slow\"") < at("404") && at("404") < at("[\"b\""));
+    assert_eq!(answers.matches("HTTP/1.1 ").count(), 4);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_is_500_and_the_connection_goes_on() {
+    let server = Running::start(Limits::default());
+    let text = "GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\nGET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answers = server.send(text).await;
+    assert_eq!(status(&answers), 500);
+    assert!(answers.contains(r#"{"error":"internal error"}"#) && answers.ends_with("\"ok\""), "{answers}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn streams_are_limited_and_their_places_given_back_when_clients_leave() {
+    let server = Running::start(Limits::default());
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        until(&mut stream, "tick").await;
+        open.push(stream);
+    }
+    let refusal = server.ask("GET", "/endless").await;
+    assert_error(&refusal, 429);
+    assert!(header(&refusal, "retry-after").is_some());
+    drop(open);
+    let start = Instant::now();
+    while server.streams.taken() > 0 {
+        assert!(start.elapsed() < PATIENCE, "still {} places taken", server.streams.taken());
+        sleep(Duration::from_millis(10)).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn too_many_connections_get_503_until_one_leaves() {
+    let server = Running::start(Limits { connections: 2, ..Limits::default() });
+    let held = [server.connect().await, server.connect().await];
+    let start = Instant::now();
+    let mut refusal = server.send("").await;
+    while refusal.is_empty() {
+        assert!(start.elapsed() < PATIENCE);
+        refusal = server.send("").await;
+    }
+    assert_error(&refusal, 503);
+    drop(held);
+    while status(&server.ask("GET", "/status").await) != 200 {
+        assert!(start.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn stopping_lets_requests_end_and_waits_for_nobody_else() {
+    let server = Running::start(Limits::default());
+    let (mut half, mut idle, mut busy, mut polite) =
+        (server.connect().await, server.connect().await, server.connect().await, server.connect().await);
+    half.write_all(b"GET /status HT").await.unwrap();
+    idle.write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    until(&mut idle, "\"ok\"").await;
+    polite.write_all(b"GET /polite HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    until(&mut polite, "tick").await;
+    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let at = server.at;
+    let took = server.finish().await;
+    assert!(rest(&mut busy).await.ends_with("\"slow\""));
+    assert!(rest(&mut polite).await.ends_with("0\r\n\r\n"), "the stream has its proper end");
+    rest(&mut idle).await;
+    assert_eq!(rest(&mut half).await, "");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(TcpStream::connect(at).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_stream_that_ignores_the_stop_is_cut_when_the_drain_time_is_over() {
+    let server = Running::start(Limits { drain: Duration::from_millis(300), ..Limits::default() });
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    until(&mut stream, "tick").await;
+    let streams = server.streams.clone();
+    let took = server.finish().await;
+    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(streams.taken(), 0);
+    rest(&mut stream).await;
+}
+
+#[tokio::test]
+#[ignore = "takes the whole process's open files, so it must run alone"]
+async fn the_server_survives_a_want_of_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let server = Running::start(Limits::default());
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(60), ..before }).unwrap();
+    let mut held = Vec::new();
+    while let Ok(stream) = TcpStream::connect(server.at).await {
+        held.push(stream);
+    }
+    assert!(held.len() > 10);
+    // Room for a few clients, while the server has none for them yet.
+    sleep(Duration::from_millis(500)).await;
+    drop(held);
+    assert_eq!(status(&server.ask("GET", "/status").await), 200);
+    setrlimit(Resource::Nofile, before).unwrap();
+    server.finish().await;
+}

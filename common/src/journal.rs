@@ -1,0 +1,250 @@
+//! The last N entries and their live subscribers: replay and stream come from one place, so no gap and no repeat.
+//!
+//! A subscriber is a cursor into the ring, not a queue of its own: what it has not read yet is still in the ring,
+//! and a reader that is too slow finds its place gone and is told how many it missed. Nobody waits for anybody.
+
+use std::collections::VecDeque;
+
+use futures_util::Stream;
+use tokio::sync::watch;
+
+/// The last entries, numbered, and a way to follow them.
+#[derive(Debug)]
+pub struct Journal<T> {
+    ring: watch::Sender<Ring<T>>,
+}
+
+#[derive(Debug)]
+struct Ring<T> {
+    entries: VecDeque<T>,
+    capacity: usize,
+    /// Id that the next entry gets.
+    next: u64,
+    closed: bool,
+}
+
+impl<T> Ring<T> {
+    /// Id of the oldest entry that is still here; `next` when there is none.
+    fn oldest(&self) -> u64 {
+        self.next - self.entries.len() as u64
+    }
+
+    fn get(&self, id: u64) -> Option<&T> {
+        let index = id.checked_sub(self.oldest())?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+}
+
+impl<T: Clone> Journal<T> {
+    /// A journal of at most `capacity` entries whose first one gets the id `first_id`. A caller that wants ids to
+    /// stay unique over restarts passes a number that only grows.
+    pub fn new(capacity: usize, first_id: u64) -> Self {
+        let ring =
+            Ring { entries: VecDeque::new(), capacity: capacity.max(1), next: first_id, closed: false };
+        Self { ring: watch::Sender::new(ring) }
+    }
+
+    /// Adds an entry and returns its id. Never waits for a reader.
+    pub fn append(&self, entry: T) -> u64 {
+        let mut id = 0;
+        self.ring.send_modify(|ring| {
+            id = ring.next;
+            ring.next += 1;
+            if ring.entries.len() == ring.capacity {
+                ring.entries.pop_front();
+            }
+            ring.entries.push_back(entry);
+        });
+        id
+    }
+
+    /// The last `count` entries, oldest first.
+    pub fn recent(&self, count: usize) -> Vec<T> {
+        let ring = self.ring.borrow();
+        ring.entries.iter().skip(ring.entries.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// Follows the journal: first what came after the entry `after`, or the last `replay` entries where `after` is
+    /// `None` or no longer known; then every new entry.
+    pub fn subscribe(&self, replay: usize, after: Option<u64>) -> Subscription<T> {
+        let ring = self.ring.subscribe();
+        let next = {
+            let ring = ring.borrow();
+            match after {
+                Some(id) if id < ring.next && id.saturating_add(1) >= ring.oldest() => id + 1,
+                _ => ring.next.saturating_sub(replay as u64).max(ring.oldest()),
+            }
+        };
+        Subscription { ring, next }
+    }
+
+    /// Ends all subscriptions once they have read what is there.
+    pub fn close(&self) {
+        self.ring.send_modify(|ring| ring.closed = true);
+    }
+}
+
+/// What a subscriber gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item<T> {
+    /// An entry and its id.
+    Entry(u64, T),
+    /// That many entries were dropped because this subscriber was too slow.
+    Missed(u64),
+}
+
+/// One subscriber's place in a journal.
+#[derive(Debug)]
+pub struct Subscription<T> {
+    ring: watch::Receiver<Ring<T>>,
+    next: u64,
+}
+
+impl<T: Clone> Subscription<T> {
+    /// Waits for the next item; `None` once the journal is closed and read to its end. Dropping the future loses
+    /// nothing.
+    pub async fn next(&mut self) -> Option<Item<T>> {
+        loop {
+            {
+                let ring = self.ring.borrow_and_update();
+                let oldest = ring.oldest();
+                if self.next < oldest {
+                    let missed = oldest - self.next;
+                    self.next = oldest;
+                    return Some(Item::Missed(missed));
+                }
+                if let Some(entry) = ring.get(self.next) {
+                    self.next += 1;
+                    return Some(Item::Entry(self.next - 1, entry.clone()));
+                }
+                if ring.closed {
+                    return None;
+                }
+            }
+            // An error means that the journal itself is gone, which ends its subscriptions too.
+            self.ring.changed().await.ok()?;
+        }
+    }
+
+    /// The same as a stream.
+    pub fn into_stream(self) -> impl Stream<Item = Item<T>> + Send + Sync
+    where
+        T: Send + Sync,
+    {
+        futures_util::stream::unfold(self, |mut me| async move { me.next().await.map(|item| (item, me)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn drain(subscription: &mut Subscription<u32>) -> Vec<Item<u32>> {
+        let mut items = Vec::new();
+        while let Some(Some(item)) = subscription.next().now_or_never() {
+            items.push(item);
+        }
+        items
+    }
+
+    #[tokio::test]
+    async fn replay_is_oldest_first_and_then_live() {
+        let journal = Journal::new(10, 1);
+        for n in 0..5 {
+            journal.append(n);
+        }
+        let mut subscription = journal.subscribe(2, None);
+        journal.append(5);
+        assert_eq!(drain(&mut subscription), [Item::Entry(4, 3), Item::Entry(5, 4), Item::Entry(6, 5)]);
+        assert_eq!(journal.recent(2), [4, 5]);
+        assert_eq!(journal.recent(100).len(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_known_id_continues_where_it_was() {
+        let journal = Journal::new(3, 100);
+        for n in 0..5 {
+            journal.append(n); // ids 100 to 104; 102 to 104 are kept
+        }
+        let ids = |after| {
+            let mut subscription = journal.subscribe(1, Some(after));
+            std::iter::from_fn(move || match subscription.next().now_or_never() {
+                Some(Some(Item::Entry(id, _))) => Some(id),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(ids(103), [104]);
+        assert_eq!(ids(104), [] as [u64; 0]);
+        assert_eq!(ids(101), [102, 103, 104], "the one after it is still there");
+        assert_eq!(ids(100), [104], "gone: the plain replay");
+        assert_eq!(ids(105), [104], "from another life: the plain replay");
+        assert_eq!(ids(u64::MAX), [104]);
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_told_what_it_missed() {
+        let journal = Journal::new(3, 1);
+        let mut subscription = journal.subscribe(0, None);
+        for n in 1..=10 {
+            journal.append(n);
+        }
+        assert_eq!(
+            drain(&mut subscription),
+            [Item::Missed(7), Item::Entry(8, 8), Item::Entry(9, 9), Item::Entry(10, 10)]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_subscription_ends_on_close_after_the_last_entry() {
+        let journal = Journal::new(3, 1);
+        let mut subscription = journal.subscribe(0, None);
+        journal.append(7);
+        journal.close();
+        assert_eq!(subscription.next().await, Some(Item::Entry(1, 7)));
+        assert_eq!(subscription.next().await, None);
+        let mut orphan = {
+            let journal = Journal::<u32>::new(3, 1);
+            journal.subscribe(0, None)
+        };
+        assert_eq!(orphan.next().await, None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn subscribing_amid_appends_gives_neither_gap_nor_repeat() {
+        let journal = Arc::new(Journal::new(100_000, 1));
+        let writer = {
+            let journal = journal.clone();
+            tokio::task::spawn_blocking(move || {
+                for n in 0..20_000u32 {
+                    journal.append(n);
+                }
+                journal.close();
+            })
+        };
+        let mut readers = Vec::new();
+        for _ in 0..20 {
+            let mut subscription = journal.subscribe(50, None);
+            let mut last = None;
+            while let Some(item) = subscription.next().now_or_never() {
+                let Some(Item::Entry(id, _)) = item else { break };
+                assert!(last.is_none_or(|last| id == last + 1), "{last:?} then {id}");
+                last = Some(id);
+            }
+            readers.push((subscription, last));
+        }
+        writer.await.unwrap();
+        for (mut subscription, mut last) in readers {
+            while let Some(item) = subscription.next().await {
+                let Item::Entry(id, _) = item else { panic!("nothing can be missed here") };
+                assert!(last.is_none_or(|last| id == last + 1), "{last:?} then {id}");
+                last = Some(id);
+            }
+            assert_eq!(last, Some(20_000));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The store: what it keeps, and what it does with damaged, locked and unwritable state.
+
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use tempfile::{TempDir, tempdir};
+
+use super::*;
+
+fn open_at(dir: &Path) -> Opened {
+    open(dir).expect("nobody else uses the folder of this test")
+}
+
+fn text(found: Vec<(String, Vec<u8>)>) -> Vec<(String, String)> {
+    found.into_iter().map(|(key, value)| (key, String::from_utf8(value).unwrap())).collect()
+}
+
+async fn exercise(store: &dyn Store) {
+    assert_eq!(store.get("none").await.unwrap(), None);
+    assert_eq!(store.scan("").await.unwrap(), []);
+    store.put("service/web", b"1".to_vec()).await.unwrap();
+    store
+        .put_all(vec![
+            ("service/api".into(), Some(b"2".to_vec())),
+            ("servicf".into(), Some(b"3".to_vec())),
+            ("service/web".into(), Some(b"4".to_vec())),
+        ])
+        .await
+        .unwrap();
+    assert_eq!(store.get("service/web").await.unwrap().unwrap(), b"4");
+    assert_eq!(store.get("service/we").await.unwrap(), None);
+    assert_eq!(
+        text(store.scan("service/").await.unwrap()),
+        [("service/api".into(), "2".into()), ("service/web".into(), "4".into())]
+    );
+    store.put_all(vec![("service/api".into(), None), ("never was".into(), None)]).await.unwrap();
+    assert_eq!(store.scan("").await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_file_and_memory_behave_the_same() {
+    let dir = tempdir().unwrap();
+    exercise(&*open_at(dir.path()).store).await;
+    exercise(&MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn clones_of_a_memory_store_share_their_content() {
+    let store = MemoryStore::new();
+    store.clone().put("a", vec![1]).await.unwrap();
+    assert_eq!(store.get("a").await.unwrap(), Some(vec![1]));
+}
+
+#[tokio::test]
+async fn what_was_put_is_there_after_reopening_and_only_for_its_owner() {
+    let dir = tempdir().unwrap();
+    let state = dir.path().join("deep/state");
+    let opened = open_at(&state);
+    assert_eq!(opened.warning, None);
+    opened.store.put("k", b"v".to_vec()).await.unwrap();
+    drop(opened);
+    let opened = open_at(&state);
+    assert_eq!(opened.warning, None);
+    assert_eq!(opened.store.get("k").await.unwrap().unwrap(), b"v");
+    assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(state.join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_second_user_of_the_same_state_is_refused_with_the_path() {
+    let dir = tempdir().unwrap();
+    let first = open_at(dir.path());
+    let error = open(dir.path()).err().expect("it is in use").to_string();
+    assert!(error.contains(&dir.path().join(FILE).display().to_string()), "{error}");
+    drop(first);
+    open_at(dir.path());
+}
+
+/// A state with some content, closed properly: its folder and the file's bytes.
+async fn filled() -> (TempDir, Vec<u8>) {
+    let dir = tempdir().unwrap();
+    let opened = open_at(dir.path());
+    for n in 0..40u8 {
+        opened.store.put(&format!("key/{n:02}"), vec![n; 100 + usize::from(n) * 20]).await.unwrap();
+    }
+    drop(opened);
+    let bytes = fs::read(dir.path().join(FILE)).unwrap();
+    (dir, bytes)
+}
+
+async fn intact(store: &dyn Store) -> bool {
+    let found = store.scan("key/").await.unwrap();
+    found.len() == 40
+        && found.iter().enumerate().all(|(n, (key, value))| {
+            let byte = u8::try_from(n).unwrap();
+            *key == format!("key/{n:02}") && *value == vec![byte; 100 + n * 20]
+        })
+}
+
+/// Opens damaged bytes: either nothing of the content is lost, or the loss is told, kept aside, and work goes on.
+async fn opens_honestly(bytes: &[u8], what: &str) -> bool {
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join(FILE), bytes).unwrap();
+    let opened = open_at(dir.path());
+    let Some(warning) = &opened.warning else {
+        assert!(intact(&*opened.store).await, "{what}: content changed without a word");
+        return true;
+    };
+    assert!(warning.contains("STATE LOST"), "{what}: {warning}");
+    let aside = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_string_lossy().contains("state.redb.damaged-"))
+        .expect("the damaged file is kept");
+    assert!(warning.contains(&aside.display().to_string()), "{warning}");
+    opened.store.put("new", vec![1]).await.unwrap();
+    drop(opened);
+    let opened = open_at(dir.path());
+    assert_eq!(opened.warning, None, "{what}: the fresh file is a good one");
+    assert_eq!(opened.store.scan("").await.unwrap(), [("new".to_owned(), vec![1])]);
+    false
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_state_is_moved_aside_with_a_warning() {
+    for (bytes, what) in [
+        (Vec::new(), "empty"),
+        (b"not a database".to_vec(), "short garbage"),
+        (vec![0u8; 8192], "zeros"),
+        ((0..100_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect(), "long garbage"),
+    ] {
+        assert!(!opens_honestly(&bytes, what).await, "{what} passed for a good state");
+    }
+}
+
+#[tokio::test]
+async fn a_truncated_file_never_passes_for_a_good_one() {
+    let (_dir, bytes) = filled().await;
+    assert!(opens_honestly(&bytes, "whole").await);
+    let step = bytes.len() / 40;
+    for length in (1..bytes.len()).step_by(step).chain([1, 8, 63, 64, 320, 4095, 4096, bytes.len() - 1]) {
+        opens_honestly(&bytes[..length], &format!("cut at {length} of {}", bytes.len())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_byte_never_changes_content_silently() {
+    let (_dir, bytes) = filled().await;
+    let mut noticed = 0;
+    for at in (0..320).step_by(5).chain((4096..bytes.len()).step_by(1021)) {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 0x55;
+        if !opens_honestly(&bytes, &format!("byte {at}")).await {
+            noticed += 1;
+        }
+    }
+    assert!(noticed > 10, "only {noticed}");
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_used_gives_state_in_memory_with_a_warning() {
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for unusable in [file.join("below"), file.clone(), PathBuf::from("/proc/none/state")] {
+        let opened = open_at(&unusable);
+        let warning = opened.warning.expect("it cannot be kept");
+        assert!(warning.contains("in memory only"), "{warning}");
+        assert!(warning.contains(&unusable.display().to_string()), "{warning}");
+        exercise(&*opened.store).await;
+    }
+    let folder = dir.path().join("folder");
+    fs::create_dir_all(folder.join(FILE)).unwrap();
+    assert!(open_at(&folder).warning.unwrap().contains("in memory only"));
+}
+
+#[tokio::test]
+async fn the_store_is_usable_again_after_a_fault() {
+    let dir = tempdir().unwrap();
+    let opened = open_at(dir.path());
+    opened.store.put("before", vec![1]).await.unwrap();
+    let path = dir.path().join(FILE);
+    let good = fs::read(&path).unwrap();
+    // The file loses its inside while it is open: the next transaction finds that out, or the one after.
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    let mut error = None;
+    for n in 0..50u8 {
+        if let Err(found) = opened.store.put(&format!("during/{n}"), vec![n; 50_000]).await {
+            error = Some(found);
+            break;
+        }
+    }
+    if error.is_some() {
+        file.write_all_at(&good, 0).unwrap();
+        file.set_len(good.len() as u64).unwrap();
+    }
+    opened.store.put("after", vec![2]).await.unwrap();
+    assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
+}
+
+/// Prints what DESIGN wants to know; run with `--nocapture`.
+#[tokio::test]
+async fn opening_and_five_hundred_durable_puts_take_a_moment() {
+    let dir = tempdir().unwrap();
+    let start = Instant::now();
+    drop(open_at(dir.path()));
+    let created = start.elapsed();
+    let opened = open_at(dir.path());
+    let start = Instant::now();
+    for n in 0..500 {
+        opened.store.put(&format!("k/{}", n % 20), vec![7; 300]).await.unwrap();
+    }
+    let puts = start.elapsed();
+    drop(opened);
+    let start = Instant::now();
+    drop(open_at(dir.path()));
+    println!("create+close {created:?}, 500 puts {puts:?}, open+close {:?}", start.elapsed());
+    assert!(puts.as_secs() < 60);
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_a_state_that_opens_without_loss() {
+    let dir = tempdir().unwrap();
+    let opened = open_at(dir.path());
+    for n in 0..10u8 {
+        opened.store.put("k", vec![n; 3000]).await.unwrap();
+        let copy = tempdir().unwrap();
+        fs::copy(dir.path().join(FILE), copy.path().join(FILE)).unwrap();
+        let found = open_at(copy.path());
+        assert_eq!(found.warning, None);
+        assert_eq!(found.store.get("k").await.unwrap(), Some(vec![n; 3000]));
+    }
+}
+
+/// A file system of 2 MiB, gone when it is dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount() -> Self {
+        let dir = tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=2m", "none"])
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(mounted.success(), "run this test as root, in a mount namespace of its own");
+        Self(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+#[ignore = "mounts a small file system, for which it must be root"]
+async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
+    let disk = SmallDisk::mount();
+    let opened = open_at(disk.0.path());
+    assert_eq!(opened.warning, None);
+    opened.store.put("before", vec![1]).await.unwrap();
+    let ballast = disk.0.path().join("ballast");
+    let filled = fs::write(&ballast, vec![0; 2 * 1024 * 1024]);
+    assert!(filled.is_err(), "the disk is full now");
+    let mut refused = 0;
+    for n in 0..20 {
+        refused += u32::from(opened.store.put(&format!("during/{n}"), vec![n; 200_000]).await.is_err());
+    }
+    assert!(refused > 0);
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]), "reading goes on");
+    fs::remove_file(ballast).unwrap();
+    opened.store.put("after", vec![2]).await.unwrap();
+    drop(opened);
+    let opened = open_at(disk.0.path());
+    assert_eq!(opened.warning, None);
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]));
+    assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
+}

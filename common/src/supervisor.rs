@@ -1,0 +1,365 @@
+//! Named tasks that are joined: the first unexpected end stops the program. The only place that spawns.
+//!
+//! Stopping has two stages. Work (pollers, workers, servers) is told by [`Supervisor::token`]. When all of it has
+//! ended, delivery (audit file, channels) is told by [`Supervisor::delivery_token`] that nothing more will come, and
+//! hands over what it still has.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Why the program stopped other than on request.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// A task returned although nobody had asked it to.
+    #[error("task \"{0}\" ended unexpectedly")]
+    Ended(String),
+    /// A task panicked.
+    #[error("task \"{task}\" panicked: {text}")]
+    Panicked {
+        /// Its name.
+        task: String,
+        /// What it said.
+        text: String,
+    },
+    /// The time to stop in was over.
+    #[error("still running when the time to stop was over: {}", .0.join(", "))]
+    TooSlow(Vec<String>),
+    /// A second signal asked to stop at once.
+    #[error("stopped at once by a second {0}")]
+    Forced(&'static str),
+}
+
+/// The program's long-running tasks.
+#[derive(Debug, Default)]
+pub struct Supervisor {
+    work: Stage,
+    delivery: Stage,
+}
+
+#[derive(Debug, Default)]
+struct Stage {
+    tasks: JoinSet<()>,
+    names: HashMap<Id, String>,
+    stop: CancellationToken,
+}
+
+impl Stage {
+    // This is the file that the ban points to.
+    fn spawn(&mut self, name: String, task: impl Future<Output = ()> + Send + 'static) {
+        let handle = self.tasks.spawn(task);
+        self.names.insert(handle.id(), name);
+    }
+
+    /// Takes a finished task off the books: its name, and what it said when it panicked.
+    fn finished(&mut self, end: Result<(Id, ()), JoinError>) -> (String, Option<String>) {
+        let (id, panic) = match end {
+            Ok((id, ())) => (id, None),
+            Err(error) => (error.id(), error.try_into_panic().ok().map(|panic| panic_text(panic.as_ref()))),
+        };
+        (self.names.remove(&id).expect("every task was given a name"), panic)
+    }
+
+    /// Asks all to end and waits for them; a panic on the way is an error to remember.
+    async fn end(&mut self, first_error: &mut Option<StopError>) {
+        self.stop.cancel();
+        while let Some(end) = self.tasks.join_next_with_id().await {
+            let (task, panic) = self.finished(end);
+            if let Some(text) = panic {
+                first_error.get_or_insert(StopError::Panicked { task, text });
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// No tasks yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task that works until [`token`](Self::token) is cancelled.
+    pub fn spawn(&mut self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
+        self.work.spawn(name.into(), task);
+    }
+
+    /// Starts a task that delivers until [`delivery_token`](Self::delivery_token) is cancelled and its queue is
+    /// empty.
+    pub fn spawn_delivery(
+        &mut self,
+        name: impl Into<String>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.delivery.spawn(name.into(), task);
+    }
+
+    /// Cancelled when the program is to stop.
+    pub fn token(&self) -> CancellationToken {
+        self.work.stop.clone()
+    }
+
+    /// Cancelled when all work has ended, so that nothing more will be recorded.
+    pub fn delivery_token(&self) -> CancellationToken {
+        self.delivery.stop.clone()
+    }
+
+    /// Runs until a signal comes, the token is cancelled from elsewhere, or a task ends unasked; then stops
+    /// everything within `grace` for each stage. A second signal stops at once. Tasks that have not ended by then
+    /// are dropped where they stand.
+    pub async fn run_until(
+        mut self,
+        signals: impl Stream<Item = &'static str>,
+        grace: Duration,
+    ) -> Result<(), StopError> {
+        let mut signals = std::pin::pin!(signals.fuse());
+        let mut error = self.first_event(&mut signals).await;
+        if let Some(error) = &error {
+            tracing::error!(%error, "stopping");
+        }
+        let forced = async {
+            match signals.next().await {
+                Some(name) => name,
+                None => std::future::pending().await,
+            }
+        };
+        let stages = async {
+            let mut slow = Vec::new();
+            for stage in [&mut self.work, &mut self.delivery] {
+                if tokio::time::timeout(grace, stage.end(&mut error)).await.is_err() {
+                    stage.tasks.abort_all();
+                    slow.extend(stage.names.values().cloned());
+                }
+            }
+            slow
+        };
+        let slow = tokio::select! {
+            slow = stages => slow,
+            name = forced => return Err(StopError::Forced(name)),
+        };
+        match error {
+            Some(error) => Err(error),
+            None if slow.is_empty() => Ok(()),
+            None => Err(StopError::TooSlow(slow)),
+        }
+    }
+
+    async fn first_event(
+        &mut self,
+        signals: &mut (impl Stream<Item = &'static str> + Unpin),
+    ) -> Option<StopError> {
+        let stop = self.work.stop.clone();
+        let (task, panic) = tokio::select! {
+            Some(name) = signals.next() => {
+                tracing::info!(signal = name, "stopping");
+                return None;
+            }
+            () = stop.cancelled() => return None,
+            Some(end) = self.work.tasks.join_next_with_id() => self.work.finished(end),
+            Some(end) = self.delivery.tasks.join_next_with_id() => self.delivery.finished(end),
+            else => return None,
+        };
+        // A task may see the cancelled token, and end, before this loop sees it.
+        if stop.is_cancelled() && panic.is_none() {
+            return None;
+        }
+        Some(match panic {
+            Some(text) => StopError::Panicked { task, text },
+            None => StopError::Ended(task),
+        })
+    }
+}
+
+/// The names of the signals that ask the program to stop, as they come.
+pub fn signals() -> std::io::Result<impl Stream<Item = &'static str> + Send> {
+    let named = |kind, name| {
+        let stream = futures_util::stream::unfold(signal(kind)?, move |mut signal| async move {
+            signal.recv().await.map(|()| (name, signal))
+        });
+        Ok::<_, std::io::Error>(stream.boxed())
+    };
+    Ok(futures_util::stream::select(
+        named(SignalKind::terminate(), "SIGTERM")?,
+        named(SignalKind::interrupt(), "SIGINT")?,
+    ))
+}
+
+/// Short-lived tasks that are joined together. A panic in one is logged under its name and harms no other.
+#[derive(Debug, Clone, Default)]
+pub struct TaskSet {
+    tracker: TaskTracker,
+    kill: CancellationToken,
+    panicked: CancellationToken,
+}
+
+impl TaskSet {
+    /// No tasks yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task.
+    pub fn spawn(&self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
+        let (name, kill, panicked) = (name.into(), self.kill.clone(), self.panicked.clone());
+        self.tracker.spawn(async move {
+            let task = AssertUnwindSafe(kill.run_until_cancelled_owned(task)).catch_unwind();
+            if let Err(panic) = task.await {
+                tracing::error!(task = name, panic = panic_text(panic.as_ref()), "a task panicked");
+                panicked.cancel();
+            }
+        });
+    }
+
+    /// Returns when a task has panicked; for an owner that cannot go on without it, and ends for that.
+    pub async fn panicked(&self) {
+        self.panicked.cancelled().await;
+    }
+
+    /// How many tasks have not ended.
+    pub fn len(&self) -> usize {
+        self.tracker.len()
+    }
+
+    /// Whether all tasks have ended.
+    pub fn is_empty(&self) -> bool {
+        self.tracker.is_empty()
+    }
+
+    /// Waits for all tasks to end; those that have not after `grace` are dropped where they stand. Says whether
+    /// all ended by themselves.
+    pub async fn finish(&self, grace: Duration) -> bool {
+        self.tracker.close();
+        let in_time = tokio::time::timeout(grace, self.tracker.wait()).await.is_ok();
+        self.kill.cancel();
+        self.tracker.wait().await;
+        in_time
+    }
+}
+
+/// What a panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no text)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use futures_util::stream;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(5);
+
+    fn never() -> impl Stream<Item = &'static str> {
+        stream::pending()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_returns_stops_the_program_and_is_named() {
+        let mut supervisor = Supervisor::new();
+        let token = supervisor.token();
+        supervisor.spawn("poller", async move { token.cancelled().await });
+        supervisor.spawn("events", tokio::time::sleep(Duration::from_secs(3)));
+        let error = supervisor.run_until(never(), GRACE).await.unwrap_err();
+        assert_eq!(error.to_string(), "task \"events\" ended unexpectedly");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_stops_the_program_and_is_named() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn_delivery("audit file", async { panic!("no {}", "paper") });
+        let error = supervisor.run_until(never(), GRACE).await.unwrap_err();
+        assert_eq!(error.to_string(), "task \"audit file\" panicked: no paper");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_stops_work_first_and_delivery_after_it() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut supervisor = Supervisor::new();
+        let (work, delivery) = (supervisor.token(), supervisor.delivery_token());
+        let log = order.clone();
+        supervisor.spawn_delivery("file", async move {
+            delivery.cancelled().await;
+            log.lock().unwrap().push("delivered");
+        });
+        let log = order.clone();
+        supervisor.spawn("worker", async move {
+            work.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            log.lock().unwrap().push("worked");
+        });
+        let signals = stream::iter(["SIGTERM"]).chain(stream::pending());
+        supervisor.run_until(signals, GRACE).await.unwrap();
+        assert_eq!(*order.lock().unwrap(), ["worked", "delivered"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_signal_stops_at_once() {
+        let mut supervisor = Supervisor::new();
+        supervisor.spawn("stuck", pending());
+        let signals = stream::iter(["SIGTERM", "SIGINT"]).chain(stream::pending());
+        let start = tokio::time::Instant::now();
+        let error = supervisor.run_until(signals, GRACE).await.unwrap_err();
+        assert_eq!(error.to_string(), "stopped at once by a second SIGINT");
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_will_not_stop_is_named_when_the_grace_is_over() {
+        let mut supervisor = Supervisor::new();
+        let delivered = Arc::new(AtomicBool::new(false));
+        let (token, flag) = (supervisor.delivery_token(), delivered.clone());
+        supervisor.spawn("stuck", pending());
+        supervisor.spawn_delivery("file", async move {
+            token.cancelled().await;
+            flag.store(true, Ordering::Relaxed);
+        });
+        supervisor.token().cancel();
+        let error = supervisor.run_until(never(), GRACE).await.unwrap_err();
+        assert_eq!(error.to_string(), "still running when the time to stop was over: stuck");
+        assert!(delivered.load(Ordering::Relaxed), "delivery has its turn all the same");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_in_a_set_harms_no_other_task_and_a_late_one_is_dropped() {
+        let set = TaskSet::new();
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        set.spawn("bad", async { panic!("bang") });
+        set.spawn("good", async move { flag.store(true, Ordering::Relaxed) });
+        assert!(set.finish(GRACE).await);
+        assert!(done.load(Ordering::Relaxed));
+        set.panicked().await;
+
+        let set = TaskSet::new();
+        set.spawn("stuck", pending());
+        assert_eq!(set.len(), 1);
+        assert!(!set.finish(GRACE).await);
+        assert!(set.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_signals_that_ask_to_stop_are_heard() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let mut signals = std::pin::pin!(signals().unwrap());
+        for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
+        {
+            kill_process(getpid(), signal).unwrap();
+            let heard = tokio::time::timeout(GRACE, signals.next()).await;
+            assert_eq!(heard.expect("in time"), Some(name));
+        }
+    }
+}

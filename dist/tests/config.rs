@@ -1,0 +1,177 @@
+//! The shipped schema and samples: they agree with each other, with the program, and with a validator that is
+//! not ours.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use evenkeel_agent::config::{self, Config};
+use serde_json::{Value, json};
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(shipped(name)).expect("a shipped file")
+}
+
+/// The environment that the full sample asks for.
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "DISCORD_WEBHOOK_URL" => Some("https://discord.example/api/webhooks/1/token-d".into()),
+        "SMTP_PASSWORD" => Some("token-s".into()),
+        "CHAT_HOOK" => Some("token-h".into()),
+        "CHAT_TOKEN" => Some("token-c".into()),
+        "WARDEN_TOKEN" => Some("token-w".into()),
+        _ => None,
+    }
+}
+
+fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
+    Config::parse(text, Path::new("sample.json"), &environment)
+}
+
+#[test]
+fn the_shipped_schema_is_the_one_of_the_types() {
+    let path = shipped("schema/agent-config.schema.json");
+    let generated = config::schema();
+    if env::var_os("UPDATE").is_some() {
+        fs::write(&path, format!("{generated:#}\n")).unwrap();
+    }
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(kept, generated, "run the test with UPDATE=1 to write {}", path.display());
+}
+
+#[test]
+fn the_samples_pass_the_schema() {
+    let validator = jsonschema::validator_for(&config::schema()).unwrap();
+    for name in ["samples/minimal.json", "samples/full.json"] {
+        let sample: Value = serde_json::from_str(&text(name)).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&sample).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
+}
+
+/// On this machine the compose files of the samples are not there; nothing else is wrong with them.
+#[test]
+fn the_samples_load_with_no_other_warning_than_the_missing_files() {
+    let missing = |path: &str| {
+        format!(
+            "{path:?} does not exist; allowed: the absolute path of a regular file, not of a link to one (service skipped)"
+        )
+    };
+    let minimal = parse(&text("samples/minimal.json")).unwrap();
+    assert_eq!(minimal.warnings, [format!("web: compose_files[0]: {}", missing("/opt/web/compose.yml"))]);
+
+    let full = parse(&text("samples/full.json")).unwrap();
+    assert_eq!(
+        full.warnings,
+        [
+            format!("web: compose_files[0]: {}", missing("/opt/web/compose.yml")),
+            format!("web: compose_files[1]: {}", missing("/opt/web/compose.prod.yml")),
+            "web: env_file: \"/opt/web/.env\" does not exist; allowed: the absolute path of a file that exists (service skipped)".into(),
+        ]
+    );
+    let names: Vec<_> = full.services.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, ["cache", "legacy"]);
+    assert!(full.notifications.discord.is_some() && full.notifications.smtp.is_some() && full.push.is_some());
+    assert_eq!(full.notifications.webhooks.len(), 1);
+    let printed = format!("{full:?}");
+    assert!(!printed.contains("token-"), "a secret is printed: {printed}");
+}
+
+/// A file of the predecessor, with the keys that SPEC 2.9 lists and no other, loads unchanged (DECISIONS 3).
+#[test]
+fn a_configuration_of_the_predecessor_loads_without_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        path
+    };
+    let (compose, env_file) = (file("compose.yml"), file(".env"));
+    let mut tree: Value = serde_json::from_str(&text("samples/full.json")).unwrap();
+    for (part, key) in [
+        ("", "$schema"),
+        ("", "state"),
+        ("/registry", "concurrency"),
+        ("/api", "allowed_hosts"),
+        ("/notifications/discord", "min_level"),
+        ("/notifications/smtp", "min_level"),
+        ("/notifications/smtp", "tls"),
+        ("/notifications/webhooks/0", "events"),
+    ] {
+        assert!(
+            tree.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(key).is_some(),
+            "{part}/{key}"
+        );
+    }
+    // Its programs write what is not given as zero values of its language.
+    tree["notifications"]["webhooks"][0]["body"] = json!("{\"text\": \"{{ .Service }}: {{ .Message }}\"}");
+    tree["services"][0]["compose_files"] = json!([compose]);
+    tree["services"][0]["env_file"] = json!(env_file);
+    tree["services"][1]["images"] = json!(null);
+    tree["services"][1]["compose_project"] = json!("");
+    tree["services"][1]["env_file"] = json!("");
+    let config = parse(&tree.to_string()).unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.services.len(), 3);
+}
+
+/// Every value of the full sample is replaced by values of other types in turn. Where the validator finds the
+/// file wrong, so does the program: a fault, or a warning that leaves the part out.
+#[test]
+fn the_program_notices_all_that_the_schema_refuses() {
+    let validator = jsonschema::validator_for(&config::schema()).unwrap();
+    let sample: Value = serde_json::from_str(&text("samples/full.json")).unwrap();
+    let usual = parse(&sample.to_string()).unwrap().warnings;
+    let mut refused = 0;
+    for pointer in pointers(&sample, "") {
+        for value in [json!("x"), json!(-1), json!(1.5), json!(true), json!([]), json!({}), json!([1])] {
+            let mut changed = sample.clone();
+            *changed.pointer_mut(&pointer).unwrap() = value.clone();
+            if validator.is_valid(&changed) {
+                continue;
+            }
+            refused += 1;
+            let noticed = match parse(&changed.to_string()) {
+                Err(_) => true,
+                Ok(config) => config.warnings.iter().any(|warning| !usual.contains(warning)),
+            };
+            assert!(noticed, "{pointer} = {value} passed unnoticed");
+        }
+    }
+    assert!(refused > 200, "{refused}");
+}
+
+fn pointers(value: &Value, at: &str) -> Vec<String> {
+    let members: Vec<(String, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(key, value)| (format!("{at}/{key}"), value)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(n, value)| (format!("{at}/{n}"), value)).collect()
+        }
+        _ => Vec::new(),
+    };
+    // The schema's own address is for editors, anything may stand there.
+    let members = members.into_iter().filter(|(at, _)| at != "/$schema");
+    members.flat_map(|(at, value)| [vec![at.clone()], pointers(value, &at)].concat()).collect()
+}
+
+/// Cut off or changed anywhere, a file is refused or loads; it never brings the program down.
+#[test]
+fn no_broken_file_makes_the_program_panic() {
+    let sample = text("samples/full.json");
+    for end in (0..sample.len()).filter(|end| sample.is_char_boundary(*end)) {
+        let cut = &sample[..end];
+        // Only the line break at the end can go.
+        assert_eq!(parse(cut).is_ok(), end >= sample.trim_end().len(), "cut at {end}");
+    }
+    for at in (0..sample.len()).step_by(3) {
+        for replacement in ["\"", "{", "]", "9", "-", "\\", "$", "\0", "é", "null"] {
+            let changed = format!("{}{replacement}{}", &sample[..at], &sample[at + 1..]);
+            let _ = parse(&changed);
+        }
+    }
+}

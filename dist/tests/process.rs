@@ -1,0 +1,117 @@
+//! The shipped program as a process: exit codes and what it says (DECISIONS 2).
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn evenkeel(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(arguments)
+        .env_clear()
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program is built")
+}
+
+fn check(config: &Path) -> (Option<i32>, String) {
+    let output = evenkeel(&["--check", "--config", config.to_str().expect("a path of this test")]);
+    (output.status.code(), String::from_utf8(output.stderr).expect("messages are text"))
+}
+
+fn folder_with(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("config.json"), config).expect("a file");
+    folder
+}
+
+#[test]
+fn a_valid_file_is_praised_and_the_code_is_0() {
+    let folder = folder_with("{}");
+    let path = folder.path().join("config.json");
+    let (code, said) = check(&path);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said, format!("{}: valid; services: 0, warnings: 0\n", path.display()));
+}
+
+#[test]
+fn all_faults_and_warnings_are_printed_and_the_code_is_78() {
+    let folder = folder_with(
+        r#"{"registry": {"poll_interval": 0}, "runtime": "lxc", "service": [], "services": [{"name": "a b"}]}"#,
+    );
+    let path = folder.path().join("config.json");
+    let shown = path.display();
+    let expected = format!(
+        "{shown}: registry.poll_interval: 0 is out of range; allowed: a whole number from 10 to 86400\n\
+         {shown}: runtime: \"lxc\" is not among them; allowed: docker, podman\n\
+         {shown}: warning: service: is not a known key and is ignored; did you mean \"services\"?\n\
+         {shown}: warning: services[0].name: \"a b\"; allowed: 1 to 64 letters, digits, \"_\", \".\" and \"-\" (service skipped)\n"
+    );
+    let (code, said) = check(&path);
+    assert_eq!((code, said.as_str()), (Some(78), expected.as_str()));
+    // Without --check a start is refused in the same words.
+    let output = evenkeel(&["--mode", "agent", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(78));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+}
+
+#[test]
+fn warnings_alone_do_not_change_the_code() {
+    let folder = folder_with(r#"{"api": {"address": [":9090"]}}"#);
+    let (code, said) = check(&folder.path().join("config.json"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("warning: api.address: \":9090\" can be reached from other machines"), "{said}");
+    assert!(said.ends_with("valid; services: 0, warnings: 1\n"), "{said}");
+}
+
+#[test]
+fn what_is_no_readable_file_is_a_configuration_fault() {
+    let folder = folder_with("{\"a\": }");
+    let path = folder.path().join("config.json");
+    let (code, said) = check(&path);
+    assert_eq!(code, Some(78));
+    assert_eq!(
+        said,
+        format!("{}: is not JSON: line 1, column 7: expected value, found \"}}\"\n", path.display())
+    );
+    for (path, expected) in [
+        (folder.path().join("none"), "there is no such file"),
+        (folder.path().to_owned(), "is a directory; allowed: a regular file"),
+        ("/dev/zero".into(), "is a device; allowed: a regular file"),
+    ] {
+        let (code, said) = check(&path);
+        assert_eq!((code, said), (Some(78), format!("{}: {expected}\n", path.display())));
+    }
+}
+
+#[test]
+fn wrong_flags_have_a_code_of_their_own() {
+    for arguments in [&["--konfig", "x"][..], &["--mode", "pilot"], &["--log-format", "xml"], &["extra"]] {
+        let output = evenkeel(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("try '--help'"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_version_work_without_a_configuration() {
+    let help = evenkeel(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    let help = String::from_utf8(help.stdout).unwrap();
+    for flag in ["--mode", "--config", "--check", "--log-format", "--verbose", "/etc/evenkeel/config.json"] {
+        assert!(help.contains(flag), "{flag} is not in: {help}");
+    }
+    assert_eq!(evenkeel(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn nobody_reading_the_faults_is_no_reason_to_panic() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(["--check", "--config", "/nonexistent"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(78));
+}
