@@ -20,8 +20,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// When to kill the agent.
 #[derive(Debug, Clone)]
 pub struct Kill {
-    /// At the log line about this journal step.
-    pub step: String,
+    /// At the log line about this journal step; `None`: about any.
+    pub step: Option<String>,
     /// So long after the line.
     pub after: Duration,
     /// Whether the compose process that it started dies with it.
@@ -362,7 +362,11 @@ fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
         let line = LogLine(without_colours(&line));
         let kill = {
             let mut armed = log.kill.lock().expect("no test panics with the lock");
-            armed.take_if(|kill| line.step() == Some(&kill.step))
+            armed.take_if(|kill| match (&kill.step, line.step()) {
+                (Some(wanted), Some(step)) => wanted == step,
+                (None, step) => step.is_some(),
+                (Some(_), None) => false,
+            })
         };
         log.lines.lock().expect("no test panics with the lock").push(line);
         if let Some(kill) = kill {
