@@ -99,7 +99,6 @@ image() {
     printf '<h1>Demo, version %s</h1>\n' "$1" >"$root/www/index.html"
     tar -C "$root" --owner=0 --group=0 --numeric-owner -c . | docker import \
         -c 'CMD ["/bin/httpd","-f","-p","80","-h","/www"]' \
-        -c 'STOPSIGNAL SIGKILL' \
         -c "HEALTHCHECK --interval=1s --timeout=2s --retries=3 CMD wget -q -O /dev/null http://127.0.0.1/$2" \
         -c "LABEL $NAME=1" - "$HOST/demo/web:latest" >/dev/null
 }
@@ -112,6 +111,7 @@ services:
   web:
     image: $HOST/demo/web:latest
     restart: unless-stopped
+    stop_grace_period: 1s
     ports: ["$PAGE:80"]
 COMPOSE
 
