@@ -107,7 +107,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         let service = Arc::new(service);
         let durable = restore(opened.store.as_ref(), &service.name, &mut warnings).await;
         if config.audit_path.is_some() {
-            unsaid(&durable.said, &written).into_iter().for_each(|entry| record(entry));
+            for entry in unsaid(&durable.said, &written) {
+                record(entry);
+            }
         }
         let neighbours = everyone.clone();
         let blocked_elsewhere =

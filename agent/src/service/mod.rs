@@ -5,16 +5,22 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `deploy.rs` | the life of one deployment, and which step comes next |
-//! | `judge.rs` | whether new containers are proven |
 //! | `compare.rs` | whether an image is up to date |
+//! | `check.rs` | what follows from a check: nothing, a block, a plan |
+//! | `deploy.rs` | the life of one deployment, and which step comes next |
+//! | `life.rs` | how a deployment goes on and how it ends |
+//! | `judge.rs` | whether new containers are proven |
+//! | `say.rs` | what becomes an audit entry |
 //! | `status.rs` | how all this looks from outside |
 
 pub mod action;
+mod check;
 mod compare;
 pub mod deploy;
 pub mod fact;
 pub mod judge;
+mod life;
+mod say;
 pub mod status;
 
 #[cfg(test)]
@@ -30,13 +36,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
 use crate::image::Digest;
-use crate::ports::{Container, Happening, Members, Project, Recreate, State};
+use crate::ports::{Container, Happening, Members, Project};
 
-use action::{Action, OldImage};
-use compare::Verdict as Compared;
-use deploy::{Cause, Deployment, Move, Phase};
-use fact::{Answer, Ask, CheckFault, Fact, Observation, StepResult, StopTimes};
-use judge::{Failure, Rules, Trial, Verdict, Was};
+use action::Action;
+use deploy::{Cause, Deployment, Phase};
+use say::names;
+
+use fact::{Answer, Ask, Fact, Observation, StopTimes};
+pub use say::unsaid;
 
 /// Time between two looks at containers on probation.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -94,6 +101,8 @@ struct Fault {
 }
 
 /// One service: what is configured, what is known, what is under way.
+// Each flag is one open question of its own; none excludes another.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug)]
 pub struct Service {
     config: Arc<ServiceConfig>,
@@ -339,7 +348,7 @@ impl Service {
     }
 
     /// An action could not be begun after all (its journal could not be written): it is due as before.
-    pub fn take_back(&mut self, action: Action) {
+    pub fn take_back(&mut self, action: &Action) {
         match action {
             Action::Check { asked, .. } => {
                 self.checking = false;
@@ -384,141 +393,6 @@ impl Service {
         }
     }
 
-    // ---- checks -----------------------------------------------------------------------------------------------
-
-    fn checked(
-        &mut self,
-        asked: bool,
-        result: Result<Observation, CheckFault>,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
-        self.last_check = Some(now);
-        let observation = match result {
-            Ok(observation) => observation,
-            Err(fault) => {
-                let text = match fault {
-                    CheckFault::Failed(text) => {
-                        self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now, entries);
-                        text
-                    }
-                    // Nothing is known, and the engine's own health says so for all services at once.
-                    CheckFault::EngineAway(text) => text,
-                };
-                if std::mem::take(&mut self.redeploy_asked) {
-                    entries.push(self.failed_redeploy(now, &text));
-                } else if asked {
-                    let message = "the check that was asked for could not be made";
-                    let mut entry = self.entry(now, Kind::TRIGGER_FAILED, Level::Error, message);
-                    entry.reason = Some(text);
-                    entries.push(entry);
-                }
-                return;
-            }
-        };
-
-        let mut stale = false;
-        for view in &observation.images {
-            match compare::compare(view, &self.durable) {
-                Compared::Pinned | Compared::Blocked => {}
-                Compared::UpToDate => {
-                    self.durable.not_found.remove(&view.text);
-                    self.durable.blocked.remove(&view.text);
-                }
-                Compared::NotFound { remote, new } => {
-                    if new {
-                        self.durable.not_found.insert(view.text.clone(), remote.clone());
-                        let message = format!(
-                            "{} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest",
-                            view.text
-                        );
-                        let mut entry = self.entry(now, Kind::NOT_FOUND, Level::Warning, message);
-                        entry.new_digest = Some(remote.to_string());
-                        entry.reason = Some(if view.running.is_empty() && view.tagged.is_none() {
-                            "the image is not on this machine; a redeploy fetches it".into()
-                        } else {
-                            "the image was built or loaded here and never pushed; a redeploy replaces it"
-                                .into()
-                        });
-                        entries.push(entry);
-                    }
-                }
-                Compared::Stale { remote } => {
-                    stale = true;
-                    if let Some(blocked) = self.durable.blocked.remove(&view.text) {
-                        self.durable.given_up = false;
-                        let message =
-                            format!("the registry has another digest of {} than the blocked one", view.text);
-                        let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
-                        entry.old_digest = Some(blocked.to_string());
-                        entry.new_digest = Some(remote.to_string());
-                        entry.reason = Some("the remote digest changed".into());
-                        entries.push(entry);
-                    }
-                }
-            }
-        }
-        self.containers = Some(observation.containers.clone());
-        self.seen = Some(observation);
-
-        if std::mem::take(&mut self.redeploy_asked) {
-            self.wanted = Some(Cause::Redeploy);
-        } else if stale && self.config.auto_update {
-            self.wanted = Some(Cause::Update);
-        }
-        let over = self.fault.as_ref().is_some_and(|fault| fault.from_check || self.wanted.is_none());
-        if over {
-            self.set_fault(None, now, entries);
-        }
-        if asked && self.wanted.is_none() {
-            let message = match (self.durable.blocked.is_empty(), self.durable.not_found.is_empty()) {
-                (true, true) => "checked: everything is up to date",
-                (false, _) => "checked: the registry still has a blocked digest",
-                (true, false) => "checked: the local image is still not found",
-            };
-            entries.push(self.entry(now, Kind::CHECKED, Level::Info, message));
-        }
-    }
-
-    fn looked(
-        &mut self,
-        result: Result<Vec<Container>, crate::ports::EngineError>,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
-        let containers = match result {
-            Ok(containers) => containers,
-            Err(error) => {
-                if self.durable.deployment.is_some() {
-                    if error.is_unavailable() {
-                        self.interrupted(now);
-                    }
-                    self.look_at = Some(now + ENGINE_RETRY);
-                }
-                return;
-            }
-        };
-        let rules_grace = self.config.health_grace;
-        if let Some(deployment) = &mut self.durable.deployment {
-            let way_back = matches!(deployment.phase, Phase::Proof { .. });
-            let before = std::mem::take(&mut deployment.before);
-            let verdict = deployment.phase.trial_mut().map(|trial| {
-                let rules = Rules { grace: rules_grace, before: &before, stops: &self.stops, way_back };
-                trial.look(&containers, rules, now)
-            });
-            deployment.before = before;
-            match verdict {
-                None => {}
-                Some(Verdict::Wait { deadline }) => self.look_at = Some((now + LOOK_EVERY).min(deadline)),
-                Some(Verdict::Passed) if way_back => self.came_back(now, entries),
-                Some(Verdict::Passed) => self.passed(now, entries),
-                Some(Verdict::Failed(failure)) if way_back => self.stuck(&failure, now, entries),
-                Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
-            }
-        }
-        self.containers = Some(containers);
-    }
-
     fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
         match what {
             // Signals that are not meant to end a process (HUP, USR1, USR2, WINCH) are no stop (DOMAIN 4.3).
@@ -538,448 +412,4 @@ impl Service {
         let soon = now + SETTLE;
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
     }
-
-    /// The engine broke off. On probation the containers may have been stopped by it, which is not theirs to
-    /// answer for: the project is brought up again and judged from the beginning.
-    fn interrupted(&mut self, now: Timestamp) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        let attempt = deployment.attempt + 1;
-        let again = match &deployment.phase {
-            Phase::Probation { .. } => Phase::Start,
-            Phase::Proof { failure, output, .. } => {
-                Phase::Undo { failure: failure.clone(), output: output.clone() }
-            }
-            _ => return,
-        };
-        if attempt > MAX_INTERRUPTIONS {
-            return;
-        }
-        deployment.enter(again, now);
-        deployment.attempt = attempt;
-        self.retry_at = Some(now + ENGINE_RETRY);
-    }
-
-    // ---- the deployment ---------------------------------------------------------------------------------------
-
-    /// Plans a deployment from what was seen. Whether there is one to do.
-    fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
-        let Some(observation) = &self.seen else { return false };
-        let mut moves = Vec::new();
-        let mut pins = Vec::new();
-        for view in &observation.images {
-            let old = view.running.first().or(view.tagged.as_ref());
-            let verdict = compare::compare(view, &self.durable);
-            let digest = match (&verdict, cause) {
-                (Compared::Stale { remote }, _) => remote,
-                (Compared::UpToDate | Compared::NotFound { .. }, Cause::Redeploy) => {
-                    let Some(remote) = &view.remote else { continue };
-                    remote
-                }
-                (Compared::Blocked, _) => {
-                    pins.extend(old.map(|old| (view.reference.clone(), compare::old_image(view, old))));
-                    continue;
-                }
-                _ => continue,
-            };
-            moves.push(Move {
-                text: view.text.clone(),
-                reference: view.reference.clone(),
-                old_digest: old.and_then(|old| compare::shown_digest(old, view.remote.as_ref())),
-                old: old.map(|old| compare::old_image(view, old)),
-                digest: digest.clone(),
-                new_id: None,
-            });
-        }
-        for (reference, digest) in &observation.blocked_elsewhere {
-            let running = observation.containers.iter().find(|c| {
-                c.state == State::Running
-                    && crate::image::Reference::parse(&c.config_image).is_ok_and(|r| r == *reference)
-            });
-            let own = moves.iter().any(|m| m.reference == *reference);
-            if let (Some(container), false) = (running, own) {
-                tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
-                pins.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
-            }
-        }
-        if moves.is_empty() && cause == Cause::Update {
-            return false;
-        }
-        self.durable.given_up = false;
-        self.durable.deployment = Some(Deployment {
-            cause,
-            begun: now,
-            moves,
-            pins,
-            before: observation.containers.iter().map(Was::of).collect(),
-            recreate: if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed },
-            phase: Phase::Hold,
-            since: now,
-            attempt: 0,
-        });
-        true
-    }
-
-    fn stepped(&mut self, result: StepResult, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        match (&mut deployment.phase, result) {
-            (Phase::Start | Phase::Undo { .. }, StepResult::Started { up: Err(error), .. }) if self.gap => {
-                tracing::warn!(
-                    service = self.config.name,
-                    "compose was cut off by the engine: {error}; trying again"
-                );
-                self.retry_at = Some(now + ENGINE_RETRY);
-            }
-            (_, StepResult::EngineAway(text)) => {
-                tracing::warn!(
-                    service = self.config.name,
-                    step = deployment.phase.name(),
-                    "{text}; trying again"
-                );
-                self.retry_at = Some(now + ENGINE_RETRY);
-            }
-            (Phase::Hold, StepResult::Held { missing }) => {
-                if missing.is_empty() || deployment.cause == Cause::Redeploy {
-                    deployment.enter(Phase::Pull, now);
-                } else {
-                    let text = format!(
-                        "there would be no way back: the image that {} runs on is gone from this machine and can't be fetched again; a redeploy goes ahead all the same",
-                        missing.join(", ")
-                    );
-                    self.abandon(text, String::new(), now, entries);
-                }
-            }
-            (Phase::Pull, StepResult::Pulled { ids }) => {
-                for m in &mut deployment.moves {
-                    m.new_id = ids.iter().find(|(text, _)| *text == m.text).map(|(_, id)| id.clone());
-                }
-                // The same content under another digest: nothing to recreate (DOMAIN finding 12).
-                if deployment.cause == Cause::Update && !deployment.changes() {
-                    self.passed(now, entries);
-                } else {
-                    deployment.enter(Phase::Start, now);
-                }
-            }
-            (Phase::Start, StepResult::Started { up: Ok(_), containers }) => {
-                deployment.recreate = Recreate::Changed;
-                let trial = Trial::new(now, deployment.expected_new());
-                let attempt = deployment.attempt;
-                deployment.enter(Phase::Probation { trial }, now);
-                deployment.attempt = attempt;
-                self.containers = Some(containers);
-                self.look_at = Some(now);
-            }
-            (Phase::Start, StepResult::Started { up: Err(error), containers }) => {
-                if deployment.is_untouched(&containers) {
-                    self.abandon(format!("compose up failed: {}", error.cause), error.output, now, entries);
-                } else {
-                    let culprit = containers.iter().find(|c| {
-                        deployment.before.iter().all(|was| was.id != c.id)
-                            && (c.state != State::Running
-                                || c.health == Some(crate::ports::HealthState::Unhealthy)
-                                || c.restart_count > 0)
-                    });
-                    let failure = match culprit {
-                        Some(container) => {
-                            let cause = Failure::general(format!("compose up failed: {}", error.cause));
-                            Failure { reason: cause.reason, ..Failure::of(container, "") }
-                        }
-                        None => Failure::general(format!("compose up failed: {}", error.cause)),
-                    };
-                    self.failed(failure, error.output, now);
-                }
-                self.containers = Some(containers);
-            }
-            (Phase::TagsBack, StepResult::TagsBack | StepResult::Failed(_)) => {
-                deployment.enter(Phase::Release, now);
-            }
-            (Phase::Evidence { failure, output }, StepResult::Evidence { log }) => {
-                let output = black_box(failure, output, &log);
-                let failure = failure.clone();
-                if !deployment.changes() {
-                    // The same images as before: nothing to block, nowhere to go back to.
-                    deployment.enter(Phase::Release, now);
-                    self.durable.totals.failures += 1;
-                    let mut entry = self.failed_redeploy(now, &failure.reason);
-                    entry.output = output;
-                    entry.container = some(&failure.container);
-                    entries.push(entry);
-                } else if deployment.has_way_back() {
-                    deployment.enter(Phase::Undo { failure, output }, now);
-                } else {
-                    let why = format!("{}; there is no earlier image to go back to", failure.reason);
-                    self.end_badly(&failure, output, &why, now, entries);
-                }
-            }
-            (Phase::Undo { failure, output }, StepResult::Started { up, containers }) => {
-                let (failure, output) = (failure.clone(), output.clone());
-                match up {
-                    Ok(_) => {
-                        let trial = Trial::new(now, deployment.expected_old());
-                        let attempt = deployment.attempt;
-                        deployment.enter(Phase::Proof { failure, output, trial }, now);
-                        deployment.attempt = attempt;
-                        self.look_at = Some(now);
-                    }
-                    Err(error) => self.undo_failed(&error.cause, now, entries),
-                }
-                self.containers = Some(containers);
-            }
-            (Phase::Undo { .. }, StepResult::Failed(text)) => self.undo_failed(&text, now, entries),
-            (Phase::Release, StepResult::Released | StepResult::Failed(_)) => {
-                self.durable.deployment = None;
-                self.look_at = Some(now);
-                // What runs has changed; but a deploy that could not be made waits for the next cycle.
-                self.check_due |= self.can_check() && self.fault.is_none();
-            }
-            (Phase::Hold | Phase::Pull | Phase::Start, StepResult::Failed(text)) => {
-                self.abandon(text, String::new(), now, entries);
-            }
-            (Phase::Evidence { .. }, StepResult::Failed(text)) => {
-                self.stepped(StepResult::Evidence { log: format!("({text})") }, now, entries);
-            }
-            (phase, result) => {
-                tracing::error!(
-                    service = self.config.name,
-                    step = phase.name(),
-                    ?result,
-                    "unexpected end of a step"
-                );
-            }
-        }
-    }
-
-    /// Gives up before anything was changed: the tags go back, the fault is shown, the next check tries again.
-    fn abandon(&mut self, text: String, output: String, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        let redeploy = deployment.cause == Cause::Redeploy;
-        let next = if matches!(deployment.phase, Phase::Start) { Phase::TagsBack } else { Phase::Release };
-        deployment.enter(next, now);
-        self.durable.totals.failures += 1;
-        if redeploy {
-            let mut entry = self.failed_redeploy(now, &text);
-            entry.output = output;
-            entries.push(entry);
-        } else {
-            let before = entries.len();
-            self.set_fault(Some(Fault { text, from_check: false }), now, entries);
-            if let Some(entry) = entries.get_mut(before) {
-                entry.output = output;
-            }
-        }
-    }
-
-    /// The new images failed: block them, in the same write as the decision to go back.
-    fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        if deployment.changes() {
-            for m in deployment.moves.iter().filter(|m| m.changes()) {
-                self.durable.blocked.insert(m.text.clone(), m.digest.clone());
-            }
-        }
-        deployment.enter(Phase::Evidence { failure, output }, now);
-    }
-
-    /// The new images are proven.
-    fn passed(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        deployment.enter(Phase::Release, now);
-        let moves = deployment.moves.clone();
-        let cause = deployment.cause;
-        let took = now.duration_since(deployment.begun).as_secs();
-        let mut updated = false;
-        for m in &moves {
-            self.durable.not_found.remove(&m.text);
-            self.durable.blocked.remove(&m.text);
-            if m.old_digest.as_ref() == Some(&m.digest) {
-                continue;
-            }
-            updated = true;
-            let same = m.old.as_ref().map(|old| &old.id) == m.new_id.as_ref();
-            let message = if same {
-                format!("{} has a new digest for the same image; nothing had to be recreated", m.text)
-            } else {
-                format!("{} is updated and passed its probation, {took} s after it was found", m.text)
-            };
-            let mut entry = self.entry(now, Kind::UPDATED, Level::Info, message);
-            entry.old_digest = m.old_digest.as_ref().map(ToString::to_string);
-            entry.new_digest = Some(m.digest.to_string());
-            entries.push(entry);
-        }
-        if cause == Cause::Redeploy {
-            let message = "the project was pulled and recreated, and passed its probation";
-            entries.push(self.entry(now, Kind::FORCE_REDEPLOY, Level::Info, message));
-        }
-        self.durable.totals.updates += u64::from(updated);
-        self.durable.given_up = false;
-        self.set_fault(None, now, entries);
-    }
-
-    /// The way back led home.
-    fn came_back(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some((failure, output)) = self.decided(now) else { return };
-        self.durable.totals.rollbacks += 1;
-        self.set_fault(None, now, entries);
-        let images = self.names_of_changed();
-        let message =
-            format!("{images} failed its probation; the images that ran before are back and healthy");
-        let entry = self.ending(Kind::ROLLED_BACK, Level::Warning, message, &failure, output, now);
-        entries.push(entry);
-    }
-
-    /// The way back failed its own probation.
-    fn stuck(&mut self, again: &Failure, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some((failure, mut output)) = self.decided(now) else { return };
-        output.push_str(&format!("\n--- after going back ---\n{}\n{}", again.reason, again.facts));
-        let why = format!("{}; after going back {}", failure.reason, again.reason);
-        self.end_badly(&failure, output, &why, now, entries);
-    }
-
-    fn undo_failed(&mut self, text: &str, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        deployment.attempt += 1;
-        if deployment.attempt < UNDO_ATTEMPTS {
-            self.retry_at = Some(now + UNDO_RETRY);
-            return;
-        }
-        let Some((failure, output)) = self.decided(now) else { return };
-        let why = format!("{}; going back failed: {text}", failure.reason);
-        self.end_badly(&failure, output, &why, now, entries);
-    }
-
-    /// Takes failure and black box out of the phase and goes on to the release.
-    fn decided(&mut self, now: Timestamp) -> Option<(Failure, String)> {
-        let deployment = self.durable.deployment.as_mut()?;
-        let taken = match &deployment.phase {
-            Phase::Undo { failure, output } | Phase::Proof { failure, output, .. } => {
-                Some((failure.clone(), output.clone()))
-            }
-            _ => None,
-        };
-        deployment.enter(Phase::Release, now);
-        taken
-    }
-
-    fn end_badly(
-        &mut self,
-        failure: &Failure,
-        output: String,
-        why: &str,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
-        if let Some(deployment) = &mut self.durable.deployment {
-            deployment.enter(Phase::Release, now);
-        }
-        self.durable.totals.failures += 1;
-        self.durable.given_up = true;
-        self.set_fault(None, now, entries);
-        let images = self.names_of_changed();
-        let message =
-            format!("{images} failed its probation and the way back failed too; someone must look at it");
-        let mut entry = self.ending(Kind::ROLLBACK_FAILED, Level::Critical, message, failure, output, now);
-        entry.reason = Some(why.to_owned());
-        entries.push(entry);
-    }
-
-    /// The entry that ends a failed deployment, with the digests of the image that is to blame.
-    fn ending(
-        &self,
-        kind: Kind,
-        level: Level,
-        message: String,
-        failure: &Failure,
-        output: String,
-        now: Timestamp,
-    ) -> AuditEntry {
-        let mut entry = self.entry(now, kind, level, message);
-        if let Some(deployment) = &self.durable.deployment {
-            let blamed = crate::image::Reference::parse(&failure.image).ok();
-            let changed = || deployment.moves.iter().filter(|m| m.changes());
-            let of = changed().find(|m| Some(&m.reference) == blamed.as_ref()).or_else(|| changed().next());
-            if let Some(m) = of {
-                entry.old_digest = m.old_digest.as_ref().map(ToString::to_string);
-                entry.new_digest = Some(m.digest.to_string());
-            }
-        }
-        entry.container = some(&failure.container);
-        entry.reason = Some(failure.reason.clone());
-        entry.output = output;
-        entry
-    }
-
-    fn names_of_changed(&self) -> String {
-        let changed = |d: &Deployment| d.moves.iter().filter(|m| m.changes()).cloned().collect::<Vec<_>>();
-        self.durable.deployment.as_ref().map(|d| names(&changed(d))).unwrap_or_default()
-    }
-
-    fn failed_redeploy(&self, now: Timestamp, why: &str) -> AuditEntry {
-        let message = "the redeployment that was asked for failed";
-        let mut entry = self.entry(now, Kind::FORCE_REDEPLOY_FAILED, Level::Error, message);
-        entry.reason = Some(why.to_owned());
-        entry
-    }
-
-    // ---- what is said -----------------------------------------------------------------------------------------
-
-    /// Shows, changes or clears the persistent fault; the same text again says nothing (spec 2.6).
-    fn set_fault(&mut self, fault: Option<Fault>, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let text = |fault: &Option<Fault>| fault.as_ref().map(|fault| fault.text.clone());
-        if text(&fault) != text(&self.fault) {
-            entries.push(match (&fault, &self.fault) {
-                (Some(new), _) => {
-                    let mut entry = self.entry(now, Kind::ERROR, Level::Error, new.text.clone());
-                    entry.reason =
-                        Some(if new.from_check { "the check failed" } else { "the deploy failed" }.into());
-                    entry
-                }
-                (None, old) => {
-                    let mut entry = self.entry(now, Kind::RECOVERED, Level::Info, "the fault is over");
-                    entry.reason = old.as_ref().map(|old| old.text.clone());
-                    entry
-                }
-            });
-        }
-        self.fault = fault;
-    }
-
-    fn entry(&self, now: Timestamp, kind: Kind, level: Level, message: impl Into<String>) -> AuditEntry {
-        AuditEntry::new(now, &self.config.name, kind, level, message)
-    }
-
-    fn remember(&mut self, entries: &[AuditEntry]) {
-        self.durable.said.extend(entries.iter().cloned());
-        let surplus = self.durable.said.len().saturating_sub(KEEP_SAID);
-        self.durable.said.drain(..surplus);
-    }
-}
-
-/// Entries that were decided and made durable, but that a crash kept from being written: those among the last
-/// `said` that are not among the last `written`.
-pub fn unsaid(said: &[AuditEntry], written: &[AuditEntry]) -> Vec<AuditEntry> {
-    let same = |a: &AuditEntry, b: &AuditEntry| {
-        (a.timestamp, &a.service, &a.event, &a.message) == (b.timestamp, &b.service, &b.event, &b.message)
-    };
-    said.iter().filter(|entry| !written.iter().any(|other| same(entry, other))).cloned().collect()
-}
-
-fn names(moves: &[Move]) -> String {
-    if moves.is_empty() {
-        return "the project".to_owned();
-    }
-    moves.iter().map(|m| m.text.as_str()).collect::<Vec<_>>().join(", ")
-}
-
-fn some(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// What a person needs to see of a container that failed, at most 8 KiB (the end counts).
-fn black_box(failure: &Failure, compose: &str, log: &str) -> String {
-    let mut text = failure.facts.clone();
-    for (title, part) in [("compose", compose), ("last log lines", log)] {
-        if !part.trim().is_empty() {
-            text.push_str(&format!("--- {title} ---\n{}\n", part.trim_end()));
-        }
-    }
-    crate::text::tail(&text, 8 * 1024).to_owned()
 }

@@ -126,7 +126,7 @@ impl Service {
         let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { Pulled::default() };
         DeployProgress {
             phase,
-            image: super::names(&deployment.moves),
+            image: super::say::names(&deployment.moves),
             since: deployment.since,
             deadline,
             pulled_bytes: pulled.bytes,

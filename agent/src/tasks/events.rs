@@ -59,7 +59,7 @@ impl Events {
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(event) => self.pass_on(event),
+                    Some(event) => self.pass_on(&event),
                     None => break,
                 },
                 changed = self.health.changed() => {
@@ -74,7 +74,7 @@ impl Events {
         true
     }
 
-    fn pass_on(&self, event: ContainerEvent) {
+    fn pass_on(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
         for worker in self.fleet.workers() {
             let config = &worker.config;

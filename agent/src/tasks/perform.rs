@@ -180,7 +180,7 @@ fn hold_tag(project: &str, id: &ImageId) -> Reference {
         .chars()
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
         .collect();
-    path = path.trim_matches('-').to_owned();
+    path.trim_matches('-').to_owned().clone_into(&mut path);
     if path.is_empty() {
         "project".clone_into(&mut path);
     }

@@ -203,7 +203,7 @@ impl Worker {
             };
             // Write down before doing: `next` may have changed the journal.
             if !self.save().await {
-                self.service.take_back(action);
+                self.service.take_back(&action);
                 return;
             }
             let work = self.work(action);
@@ -352,7 +352,7 @@ impl Worker {
         }
         let lock = self.world.projects.lock(&project);
         if let Ok(lease) = lock.clone().try_lock_owned() {
-            self.lease = Some(lease)
+            self.lease = Some(lease);
         } else {
             self.waits_for_lease = true;
             self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());

@@ -1,0 +1,167 @@
+//! From what a check saw to what is wanted: up to date, blocked, not found, or a plan.
+
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+
+use crate::image::Reference;
+use crate::ports::{Recreate, State};
+
+use super::action::OldImage;
+use super::compare::{self, Verdict as Compared};
+use super::deploy::{Cause, Deployment, Move, Phase};
+use super::fact::{CheckFault, Observation};
+use super::judge::Was;
+use super::{Fault, Service};
+
+impl Service {
+    pub(super) fn checked(
+        &mut self,
+        asked: bool,
+        result: Result<Observation, CheckFault>,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
+        self.last_check = Some(now);
+        let observation = match result {
+            Ok(observation) => observation,
+            Err(fault) => {
+                let text = match fault {
+                    CheckFault::Failed(text) => {
+                        self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now, entries);
+                        text
+                    }
+                    // Nothing is known, and the engine's own health says so for all services at once.
+                    CheckFault::EngineAway(text) => text,
+                };
+                if std::mem::take(&mut self.redeploy_asked) {
+                    entries.push(self.failed_redeploy(now, &text));
+                } else if asked {
+                    let message = "the check that was asked for could not be made";
+                    let mut entry = self.entry(now, Kind::TRIGGER_FAILED, Level::Error, message);
+                    entry.reason = Some(text);
+                    entries.push(entry);
+                }
+                return;
+            }
+        };
+
+        let mut stale = false;
+        for view in &observation.images {
+            match compare::compare(view, &self.durable) {
+                Compared::Pinned | Compared::Blocked => {}
+                Compared::UpToDate => {
+                    self.durable.not_found.remove(&view.text);
+                    self.durable.blocked.remove(&view.text);
+                }
+                Compared::NotFound { remote, new } => {
+                    if new {
+                        self.durable.not_found.insert(view.text.clone(), remote.clone());
+                        let message = format!(
+                            "{} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest",
+                            view.text
+                        );
+                        let mut entry = self.entry(now, Kind::NOT_FOUND, Level::Warning, message);
+                        entry.new_digest = Some(remote.to_string());
+                        entry.reason = Some(if view.running.is_empty() && view.tagged.is_none() {
+                            "the image is not on this machine; a redeploy fetches it".into()
+                        } else {
+                            "the image was built or loaded here and never pushed; a redeploy replaces it"
+                                .into()
+                        });
+                        entries.push(entry);
+                    }
+                }
+                Compared::Stale { remote } => {
+                    stale = true;
+                    if let Some(blocked) = self.durable.blocked.remove(&view.text) {
+                        self.durable.given_up = false;
+                        let message =
+                            format!("the registry has another digest of {} than the blocked one", view.text);
+                        let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
+                        entry.old_digest = Some(blocked.to_string());
+                        entry.new_digest = Some(remote.to_string());
+                        entry.reason = Some("the remote digest changed".into());
+                        entries.push(entry);
+                    }
+                }
+            }
+        }
+        self.containers = Some(observation.containers.clone());
+        self.seen = Some(observation);
+
+        if std::mem::take(&mut self.redeploy_asked) {
+            self.wanted = Some(Cause::Redeploy);
+        } else if stale && self.config.auto_update {
+            self.wanted = Some(Cause::Update);
+        }
+        let over = self.fault.as_ref().is_some_and(|fault| fault.from_check || self.wanted.is_none());
+        if over {
+            self.set_fault(None, now, entries);
+        }
+        if asked && self.wanted.is_none() {
+            let message = match (self.durable.blocked.is_empty(), self.durable.not_found.is_empty()) {
+                (true, true) => "checked: everything is up to date",
+                (false, _) => "checked: the registry still has a blocked digest",
+                (true, false) => "checked: the local image is still not found",
+            };
+            entries.push(self.entry(now, Kind::CHECKED, Level::Info, message));
+        }
+    }
+
+    /// Plans a deployment from what was seen. Whether there is one to do.
+    pub(super) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
+        let Some(observation) = &self.seen else { return false };
+        let mut moves = Vec::new();
+        let mut pins = Vec::new();
+        for view in &observation.images {
+            let old = view.running.first().or(view.tagged.as_ref());
+            let verdict = compare::compare(view, &self.durable);
+            let digest = match (&verdict, cause) {
+                (Compared::Stale { remote }, _) => remote,
+                (Compared::UpToDate | Compared::NotFound { .. }, Cause::Redeploy) => {
+                    let Some(remote) = &view.remote else { continue };
+                    remote
+                }
+                (Compared::Blocked, _) => {
+                    pins.extend(old.map(|old| (view.reference.clone(), compare::old_image(view, old))));
+                    continue;
+                }
+                _ => continue,
+            };
+            moves.push(Move {
+                text: view.text.clone(),
+                reference: view.reference.clone(),
+                old_digest: old.and_then(|old| compare::shown_digest(old, view.remote.as_ref())),
+                old: old.map(|old| compare::old_image(view, old)),
+                digest: digest.clone(),
+                new_id: None,
+            });
+        }
+        for (reference, digest) in &observation.blocked_elsewhere {
+            let running = observation.containers.iter().find(|c| {
+                c.state == State::Running && Reference::parse(&c.config_image).is_ok_and(|r| r == *reference)
+            });
+            let own = moves.iter().any(|m| m.reference == *reference);
+            if let (Some(container), false) = (running, own) {
+                tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
+                pins.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
+            }
+        }
+        if moves.is_empty() && cause == Cause::Update {
+            return false;
+        }
+        self.durable.given_up = false;
+        self.durable.deployment = Some(Deployment {
+            cause,
+            begun: now,
+            moves,
+            pins,
+            before: observation.containers.iter().map(Was::of).collect(),
+            recreate: if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed },
+            phase: Phase::Hold,
+            since: now,
+            attempt: 0,
+        });
+        true
+    }
+}

@@ -1,0 +1,391 @@
+//! How a deployment goes on from step to step, and how it ends (the map is in `deploy.rs`).
+
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+
+use crate::image::Reference;
+use crate::ports::{Container, EngineError, HealthState, Recreate, State};
+
+use super::deploy::{Cause, Deployment, Phase};
+use super::fact::StepResult;
+use super::judge::{Failure, Rules, Trial, Verdict};
+use super::say::{names, some};
+use super::{ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY};
+
+impl Service {
+    pub(super) fn looked(
+        &mut self,
+        result: Result<Vec<Container>, EngineError>,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
+        let containers = match result {
+            Ok(containers) => containers,
+            Err(error) => {
+                if self.durable.deployment.is_some() {
+                    if error.is_unavailable() {
+                        self.interrupted(now);
+                    }
+                    self.look_at = Some(now + ENGINE_RETRY);
+                }
+                return;
+            }
+        };
+        let rules_grace = self.config.health_grace;
+        if let Some(deployment) = &mut self.durable.deployment {
+            let way_back = matches!(deployment.phase, Phase::Proof { .. });
+            let before = std::mem::take(&mut deployment.before);
+            let verdict = deployment.phase.trial_mut().map(|trial| {
+                let rules = Rules { grace: rules_grace, before: &before, stops: &self.stops, way_back };
+                trial.look(&containers, rules, now)
+            });
+            deployment.before = before;
+            match verdict {
+                None => {}
+                Some(Verdict::Wait { deadline }) => self.look_at = Some((now + LOOK_EVERY).min(deadline)),
+                Some(Verdict::Passed) if way_back => self.came_back(now, entries),
+                Some(Verdict::Passed) => self.passed(now, entries),
+                Some(Verdict::Failed(failure)) if way_back => self.stuck(&failure, now, entries),
+                Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
+            }
+        }
+        self.containers = Some(containers);
+    }
+
+    /// The engine broke off. On probation the containers may have been stopped by it, which is not theirs to
+    /// answer for: the project is brought up again and judged from the beginning.
+    pub(super) fn interrupted(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let attempt = deployment.attempt + 1;
+        let again = match &deployment.phase {
+            Phase::Probation { .. } => Phase::Start,
+            Phase::Proof { failure, output, .. } => {
+                Phase::Undo { failure: failure.clone(), output: output.clone() }
+            }
+            _ => return,
+        };
+        if attempt > MAX_INTERRUPTIONS {
+            return;
+        }
+        deployment.enter(again, now);
+        deployment.attempt = attempt;
+        self.retry_at = Some(now + ENGINE_RETRY);
+    }
+
+    pub(super) fn stepped(&mut self, result: StepResult, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match (&mut deployment.phase, result) {
+            (Phase::Start | Phase::Undo { .. }, StepResult::Started { up: Err(error), .. }) if self.gap => {
+                tracing::warn!(
+                    service = self.config.name,
+                    "compose was cut off by the engine: {error}; trying again"
+                );
+                self.retry_at = Some(now + ENGINE_RETRY);
+            }
+            (_, StepResult::EngineAway(text)) => {
+                tracing::warn!(
+                    service = self.config.name,
+                    step = deployment.phase.name(),
+                    "{text}; trying again"
+                );
+                self.retry_at = Some(now + ENGINE_RETRY);
+            }
+            (Phase::Hold, StepResult::Held { missing }) => {
+                if missing.is_empty() || deployment.cause == Cause::Redeploy {
+                    deployment.enter(Phase::Pull, now);
+                } else {
+                    let text = format!(
+                        "there would be no way back: the image that {} runs on is gone from this machine and can't be fetched again; a redeploy goes ahead all the same",
+                        missing.join(", ")
+                    );
+                    self.abandon(text, String::new(), now, entries);
+                }
+            }
+            (Phase::Pull, StepResult::Pulled { ids }) => {
+                for m in &mut deployment.moves {
+                    m.new_id = ids.iter().find(|(text, _)| *text == m.text).map(|(_, id)| id.clone());
+                }
+                // The same content under another digest: nothing to recreate (DOMAIN finding 12).
+                if deployment.cause == Cause::Update && !deployment.changes() {
+                    self.passed(now, entries);
+                } else {
+                    deployment.enter(Phase::Start, now);
+                }
+            }
+            (Phase::Start, StepResult::Started { up: Ok(_), containers }) => {
+                deployment.recreate = Recreate::Changed;
+                let trial = Trial::new(now, deployment.expected_new());
+                let attempt = deployment.attempt;
+                deployment.enter(Phase::Probation { trial }, now);
+                deployment.attempt = attempt;
+                self.containers = Some(containers);
+                self.look_at = Some(now);
+            }
+            (Phase::Start, StepResult::Started { up: Err(error), containers }) => {
+                if deployment.is_untouched(&containers) {
+                    self.abandon(format!("compose up failed: {}", error.cause), error.output, now, entries);
+                } else {
+                    let culprit = containers.iter().find(|c| {
+                        deployment.before.iter().all(|was| was.id != c.id)
+                            && (c.state != State::Running
+                                || c.health == Some(HealthState::Unhealthy)
+                                || c.restart_count > 0)
+                    });
+                    let failure = match culprit {
+                        Some(container) => {
+                            let cause = Failure::general(format!("compose up failed: {}", error.cause));
+                            Failure { reason: cause.reason, ..Failure::of(container, "") }
+                        }
+                        None => Failure::general(format!("compose up failed: {}", error.cause)),
+                    };
+                    self.failed(failure, error.output, now);
+                }
+                self.containers = Some(containers);
+            }
+            (Phase::TagsBack, StepResult::TagsBack | StepResult::Failed(_)) => {
+                deployment.enter(Phase::Release, now);
+            }
+            (Phase::Evidence { failure, output }, StepResult::Evidence { log }) => {
+                let output = black_box(failure, output, &log);
+                let failure = failure.clone();
+                if !deployment.changes() {
+                    // The same images as before: nothing to block, nowhere to go back to.
+                    deployment.enter(Phase::Release, now);
+                    self.durable.totals.failures += 1;
+                    let mut entry = self.failed_redeploy(now, &failure.reason);
+                    entry.output = output;
+                    entry.container = some(&failure.container);
+                    entries.push(entry);
+                } else if deployment.has_way_back() {
+                    deployment.enter(Phase::Undo { failure, output }, now);
+                } else {
+                    let why = format!("{}; there is no earlier image to go back to", failure.reason);
+                    self.end_badly(&failure, output, &why, now, entries);
+                }
+            }
+            (Phase::Undo { failure, output }, StepResult::Started { up, containers }) => {
+                let (failure, output) = (failure.clone(), output.clone());
+                match up {
+                    Ok(_) => {
+                        let trial = Trial::new(now, deployment.expected_old());
+                        let attempt = deployment.attempt;
+                        deployment.enter(Phase::Proof { failure, output, trial }, now);
+                        deployment.attempt = attempt;
+                        self.look_at = Some(now);
+                    }
+                    Err(error) => self.undo_failed(&error.cause, now, entries),
+                }
+                self.containers = Some(containers);
+            }
+            (Phase::Undo { .. }, StepResult::Failed(text)) => self.undo_failed(&text, now, entries),
+            (Phase::Release, StepResult::Released | StepResult::Failed(_)) => {
+                self.durable.deployment = None;
+                self.look_at = Some(now);
+                // What runs has changed; but a deploy that could not be made waits for the next cycle.
+                self.check_due |= self.can_check() && self.fault.is_none();
+            }
+            (Phase::Hold | Phase::Pull | Phase::Start, StepResult::Failed(text)) => {
+                self.abandon(text, String::new(), now, entries);
+            }
+            (Phase::Evidence { .. }, StepResult::Failed(text)) => {
+                self.stepped(StepResult::Evidence { log: format!("({text})") }, now, entries);
+            }
+            (phase, result) => {
+                tracing::error!(
+                    service = self.config.name,
+                    step = phase.name(),
+                    ?result,
+                    "unexpected end of a step"
+                );
+            }
+        }
+    }
+
+    /// Gives up before anything was changed: the tags go back, the fault is shown, the next check tries again.
+    pub(super) fn abandon(
+        &mut self,
+        text: String,
+        output: String,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let redeploy = deployment.cause == Cause::Redeploy;
+        let next = if matches!(deployment.phase, Phase::Start) { Phase::TagsBack } else { Phase::Release };
+        deployment.enter(next, now);
+        self.durable.totals.failures += 1;
+        if redeploy {
+            let mut entry = self.failed_redeploy(now, &text);
+            entry.output = output;
+            entries.push(entry);
+        } else {
+            let before = entries.len();
+            self.set_fault(Some(Fault { text, from_check: false }), now, entries);
+            if let Some(entry) = entries.get_mut(before) {
+                entry.output = output;
+            }
+        }
+    }
+
+    /// The new images failed: block them, in the same write as the decision to go back.
+    pub(super) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.changes() {
+            for m in deployment.moves.iter().filter(|m| m.changes()) {
+                self.durable.blocked.insert(m.text.clone(), m.digest.clone());
+            }
+        }
+        deployment.enter(Phase::Evidence { failure, output }, now);
+    }
+
+    /// The new images are proven.
+    pub(super) fn passed(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.enter(Phase::Release, now);
+        let moves = deployment.moves.clone();
+        let cause = deployment.cause;
+        let took = now.duration_since(deployment.begun).as_secs();
+        let mut updated = false;
+        for m in &moves {
+            self.durable.not_found.remove(&m.text);
+            self.durable.blocked.remove(&m.text);
+            if m.old_digest.as_ref() == Some(&m.digest) {
+                continue;
+            }
+            updated = true;
+            let same = m.old.as_ref().map(|old| &old.id) == m.new_id.as_ref();
+            let message = if same {
+                format!("{} has a new digest for the same image; nothing had to be recreated", m.text)
+            } else {
+                format!("{} is updated and passed its probation, {took} s after it was found", m.text)
+            };
+            let mut entry = self.entry(now, Kind::UPDATED, Level::Info, message);
+            entry.old_digest = m.old_digest.as_ref().map(ToString::to_string);
+            entry.new_digest = Some(m.digest.to_string());
+            entries.push(entry);
+        }
+        if cause == Cause::Redeploy {
+            let message = "the project was pulled and recreated, and passed its probation";
+            entries.push(self.entry(now, Kind::FORCE_REDEPLOY, Level::Info, message));
+        }
+        self.durable.totals.updates += u64::from(updated);
+        self.durable.given_up = false;
+        self.set_fault(None, now, entries);
+    }
+
+    /// The way back led home.
+    pub(super) fn came_back(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some((failure, output)) = self.decided(now) else { return };
+        self.durable.totals.rollbacks += 1;
+        self.set_fault(None, now, entries);
+        let images = self.names_of_changed();
+        let message =
+            format!("{images} failed its probation; the images that ran before are back and healthy");
+        let entry = self.ending(Kind::ROLLED_BACK, Level::Warning, message, &failure, output, now);
+        entries.push(entry);
+    }
+
+    /// The way back failed its own probation.
+    pub(super) fn stuck(&mut self, again: &Failure, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some((failure, mut output)) = self.decided(now) else { return };
+        output.push_str(&format!("\n--- after going back ---\n{}\n{}", again.reason, again.facts));
+        let why = format!("{}; after going back {}", failure.reason, again.reason);
+        self.end_badly(&failure, output, &why, now, entries);
+    }
+
+    pub(super) fn undo_failed(&mut self, text: &str, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.attempt += 1;
+        if deployment.attempt < UNDO_ATTEMPTS {
+            self.retry_at = Some(now + UNDO_RETRY);
+            return;
+        }
+        let Some((failure, output)) = self.decided(now) else { return };
+        let why = format!("{}; going back failed: {text}", failure.reason);
+        self.end_badly(&failure, output, &why, now, entries);
+    }
+
+    /// Takes failure and black box out of the phase and goes on to the release.
+    pub(super) fn decided(&mut self, now: Timestamp) -> Option<(Failure, String)> {
+        let deployment = self.durable.deployment.as_mut()?;
+        let taken = match &deployment.phase {
+            Phase::Undo { failure, output } | Phase::Proof { failure, output, .. } => {
+                Some((failure.clone(), output.clone()))
+            }
+            _ => None,
+        };
+        deployment.enter(Phase::Release, now);
+        taken
+    }
+
+    pub(super) fn end_badly(
+        &mut self,
+        failure: &Failure,
+        output: String,
+        why: &str,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
+        if let Some(deployment) = &mut self.durable.deployment {
+            deployment.enter(Phase::Release, now);
+        }
+        self.durable.totals.failures += 1;
+        self.durable.given_up = true;
+        self.set_fault(None, now, entries);
+        let images = self.names_of_changed();
+        let message =
+            format!("{images} failed its probation and the way back failed too; someone must look at it");
+        let mut entry = self.ending(Kind::ROLLBACK_FAILED, Level::Critical, message, failure, output, now);
+        entry.reason = Some(why.to_owned());
+        entries.push(entry);
+    }
+
+    /// The entry that ends a failed deployment, with the digests of the image that is to blame.
+    pub(super) fn ending(
+        &self,
+        kind: Kind,
+        level: Level,
+        message: String,
+        failure: &Failure,
+        output: String,
+        now: Timestamp,
+    ) -> AuditEntry {
+        let mut entry = self.entry(now, kind, level, message);
+        if let Some(deployment) = &self.durable.deployment {
+            let blamed = Reference::parse(&failure.image).ok();
+            let changed = || deployment.moves.iter().filter(|m| m.changes());
+            let of = changed().find(|m| Some(&m.reference) == blamed.as_ref()).or_else(|| changed().next());
+            if let Some(m) = of {
+                entry.old_digest = m.old_digest.as_ref().map(ToString::to_string);
+                entry.new_digest = Some(m.digest.to_string());
+            }
+        }
+        entry.container = some(&failure.container);
+        entry.reason = Some(failure.reason.clone());
+        entry.output = output;
+        entry
+    }
+
+    pub(super) fn names_of_changed(&self) -> String {
+        let changed = |d: &Deployment| d.moves.iter().filter(|m| m.changes()).cloned().collect::<Vec<_>>();
+        self.durable.deployment.as_ref().map(|d| names(&changed(d))).unwrap_or_default()
+    }
+
+    pub(super) fn failed_redeploy(&self, now: Timestamp, why: &str) -> AuditEntry {
+        let message = "the redeployment that was asked for failed";
+        let mut entry = self.entry(now, Kind::FORCE_REDEPLOY_FAILED, Level::Error, message);
+        entry.reason = Some(why.to_owned());
+        entry
+    }
+}
+
+/// What a person needs to see of a container that failed, at most 8 KiB (the end counts).
+fn black_box(failure: &Failure, compose: &str, log: &str) -> String {
+    let mut text = failure.facts.clone();
+    for (title, part) in [("compose", compose), ("last log lines", log)] {
+        if !part.trim().is_empty() {
+            text.push_str(&format!("--- {title} ---\n{}\n", part.trim_end()));
+        }
+    }
+    crate::text::tail(&text, 8 * 1024).to_owned()
+}
