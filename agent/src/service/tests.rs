@@ -115,6 +115,7 @@ impl Story {
         self.service.snapshot(Pulled::default()).status.status
     }
 
+    #[allow(clippy::unnecessary_wraps)] // as containers carry it
     fn seconds(&self, seconds: i64) -> Option<Timestamp> {
         Some(self.start + SignedDuration::from_secs(seconds))
     }
