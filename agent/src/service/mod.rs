@@ -10,10 +10,12 @@
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
 //! | `life.rs` | how a deployment goes on and how it ends |
 //! | `judge.rs` | whether new containers are proven |
+//! | `alert.rs` | what the containers use, and when that is too much |
 //! | `say.rs` | what becomes an audit entry |
 //! | `status.rs` | how all this looks from outside |
 
 pub mod action;
+mod alert;
 mod check;
 mod compare;
 pub mod deploy;
@@ -126,6 +128,7 @@ pub struct Service {
     look_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
+    gauges: alert::Gauges,
 }
 
 impl Service {
@@ -150,6 +153,7 @@ impl Service {
             look_at: Some(now),
             retry_at: None,
             last_check: None,
+            gauges: alert::Gauges::default(),
         };
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
@@ -309,6 +313,7 @@ impl Service {
                 self.look_at = Some(now);
                 self.interrupted(now);
             }
+            Fact::Measured(measurement) => self.measured(measurement, now, &mut entries),
         }
         self.remember(&entries);
         entries
