@@ -57,6 +57,11 @@ pub trait Engine: Send + Sync + 'static {
     /// buffer goes). The stream ends when the connection does; the reader must only read, since an engine drops
     /// events of a slow one.
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// What a container has used so far; `None` when it does not run or is gone.
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError>;
+
+    /// Memory of the engine's machine in bytes.
+    async fn machine_memory(&self) -> Result<u64, EngineError>;
 }
 
 /// Label of the containers that hold an image during a deployment; its value is the compose project.
@@ -149,6 +154,21 @@ pub struct Container {
     pub restarts_itself: bool,
     /// What is mounted.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
+}
+
+/// What a container has used at one moment, as the engine counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// When this was read, by the engine's clock.
+    pub read: Timestamp,
+    /// CPU time since its start, over all cores.
+    pub cpu: Duration,
+    /// Cores that it can use.
+    pub cores: u32,
+    /// Memory in bytes, without file cache that can be dropped at any time.
+    pub memory: u64,
+    /// Limit of its memory in bytes; `None` where the engine names none. One beyond the machine's memory is none.
+    pub memory_limit: Option<u64>,
 }
 
 /// What a container is doing.

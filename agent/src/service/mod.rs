@@ -12,10 +12,12 @@
 //! | `judge.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is restarted, and when to give up |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
+//! | `alert.rs` | what the containers use, and when that is too much |
 //! | `say.rs` | what becomes an audit entry |
 //! | `status.rs` | how all this looks from outside |
 
 pub mod action;
+mod alert;
 mod check;
 mod compare;
 pub mod deploy;
@@ -149,6 +151,7 @@ pub struct Service {
     look_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
+    gauges: alert::Gauges,
 }
 
 impl Service {
@@ -178,6 +181,7 @@ impl Service {
             look_at: Some(now),
             retry_at: None,
             last_check: None,
+            gauges: alert::Gauges::default(),
         };
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
@@ -354,6 +358,7 @@ impl Service {
                 self.look_at = Some(now);
                 self.interrupted(now);
             }
+            Fact::Measured(measurement) => self.measured(measurement, now, &mut entries),
         }
         self.remember(&entries);
         entries

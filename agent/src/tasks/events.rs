@@ -87,7 +87,7 @@ impl Events {
 
     fn pass_on(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
-        for worker in self.fleet.workers() {
+        for worker in self.fleet.workers().iter() {
             let config = &worker.config;
             let concerned = match &config.compose_project {
                 Some(project) => *project == event.project,
@@ -102,7 +102,7 @@ impl Events {
     }
 
     fn tell_all(&self, command: impl Fn() -> Command) {
-        for worker in self.fleet.workers() {
+        for worker in self.fleet.workers().iter() {
             let _ = worker.inbox.send(command());
         }
     }

@@ -9,12 +9,18 @@
 //! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
 //! | `events.rs` | reads the engine's events and passes them on |
 //! | `daemon_health.rs` | asks whether the engine answers |
+//! | `monitor.rs` | measures what the containers use |
+//! | `services.rs` | starts the workers, and others when the configuration is read again |
+//! | `systemd.rs` | tells the service manager that all this lives |
 
 pub mod cycle;
 pub mod daemon_health;
 pub mod events;
 mod files;
+pub mod monitor;
 mod observe;
 mod perform;
 pub mod poller;
+pub mod services;
+pub mod systemd;
 pub mod worker;

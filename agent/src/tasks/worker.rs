@@ -80,6 +80,8 @@ pub enum Command {
     Look,
     /// Something happened.
     Fact(Fact),
+    /// Whoever watches over the program wants to know whether the worker still works.
+    Ping(oneshot::Sender<()>),
 }
 
 /// The door to a worker.
@@ -180,6 +182,9 @@ impl Worker {
                 () = sleep_for(wake), if wake.is_some() => {}
             }
         }
+        // Whoever still asks is told at once that nobody answers any more.
+        self.inbox.close();
+        while self.inbox.try_recv().is_ok() {}
         let last_step = async {
             while self.service.is_stepping() {
                 let Some(done) = self.running.next().await else { break };
@@ -280,6 +285,9 @@ impl Worker {
             Command::Fact(fact) => {
                 let entries = self.service.apply(fact, now);
                 self.settle(entries).await;
+            }
+            Command::Ping(reply) => {
+                let _ = reply.send(());
             }
         }
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use evenkeel_agent::image::{Digest, ImageId, Reference, Repository};
 use evenkeel_agent::ports::{
     Compose, ComposeError, Container, ContainerEvent, Engine, EngineError, HealthState, HealthTiming, Image,
-    Members, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency,
+    Members, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency, Usage,
 };
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
@@ -439,6 +439,14 @@ impl Engine for FakeWorld {
             Ok(())
         })
         .await
+    }
+
+    async fn stats(&self, _: &str) -> Result<Option<Usage>, EngineError> {
+        Ok(None)
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        Ok(1 << 30)
     }
 
     async fn events(&self, _: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {

@@ -4,6 +4,7 @@ mod connection;
 mod convert;
 mod endpoint;
 mod pull;
+mod stats;
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -22,11 +23,13 @@ use tokio::time::timeout;
 use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
 use super::text::{Tail, stable};
-use super::{Container, ContainerEvent, Engine, EngineError, HOLD_LABEL, Image, Members, Pulled};
+use super::{Container, ContainerEvent, Engine, EngineError, HOLD_LABEL, Image, Members, Pulled, Usage};
 use crate::image::{ImageId, Reference};
 
 const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
+/// Old engines make a one-shot reading wait for the next tick of their collector: about a second.
+const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
 /// A container may have a long stop time of its own before it is started again.
 const RESTART: Duration = Duration::from_secs(150);
@@ -363,6 +366,31 @@ impl Engine for DockerEngine {
             })
             .filter_map(|seen| ready(convert::event(seen)));
         Ok(events.boxed())
+    }
+
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError> {
+        let name = checked(container)?;
+        // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
+        let options = query::StatsOptionsBuilder::new().stream(false).one_shot(true).build();
+        let seen = self
+            .connection
+            .call(&format!("read the stats of {name}"), STATS, |docker| {
+                let mut stats = docker.stats(name, Some(options.clone()));
+                async move { stats.next().await.transpose() }
+            })
+            .await;
+        match seen {
+            Ok(seen) => Ok(seen.as_ref().and_then(stats::usage)),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        let doing = "read the machine's memory";
+        let info = self.connection.call(doing, STATS, |docker| async move { docker.info().await }).await?;
+        let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+        memory.ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no MemTotal")))
     }
 }
 
