@@ -8,11 +8,17 @@
 //! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
 //! | `events.rs` | reads the engine's events and passes them on |
 //! | `daemon_health.rs` | asks whether the engine answers |
+//! | `outcome.rs` | how a deployment ended, for those who count |
+//! | `publisher.rs` | makes the status frames that all streams share |
+//! | `push.rs` | polls the services whose image was just pushed |
 
 pub mod cycle;
 pub mod daemon_health;
 pub mod events;
 mod observe;
+pub mod outcome;
 mod perform;
 pub mod poller;
+pub mod publisher;
+pub mod push;
 pub mod worker;

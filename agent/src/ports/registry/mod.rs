@@ -9,6 +9,7 @@
 //! | [`answer`] | what stands in an answer |
 //! | [`backoff`] | when a registry may be asked |
 //! | [`fault`] | failures in stable words |
+//! | [`meter`] | how requests end and how long they take |
 //!
 //! Every registry host has slots, a back-off and a memory of its own, so that none can hold up another.
 
@@ -18,6 +19,7 @@ mod backoff;
 mod challenge;
 mod credentials;
 mod fault;
+mod meter;
 pub(crate) mod tls;
 mod transport;
 
@@ -32,6 +34,7 @@ use self::backoff::Gate;
 use self::challenge::Challenge;
 pub use self::credentials::{Credentials, Login};
 use self::fault::Fault;
+pub use self::meter::{Meter, RequestOutcome};
 use self::transport::{Outgoing, Transport};
 use super::{Registry, RegistryError, Urgency};
 use crate::config::RegistryConfig;
@@ -100,6 +103,13 @@ impl RegistryClient {
         })?;
         let transport = Transport::new(insecure.then_some(&home))?;
         Ok(Self { home, home_host, concurrency, transport, credentials, hosts: Mutex::default() })
+    }
+
+    /// Tells `meter` about every request from now on.
+    #[must_use]
+    pub fn metered(mut self, meter: Meter) -> Self {
+        self.transport.meter = meter;
+        self
     }
 
     fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
