@@ -105,7 +105,7 @@ fn promtool_finds_nothing_to_complain_about_in_the_metrics() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = child.expect("promtool can be run; to get it: bash dist/scripts/bring-up.sh promtool");
+    let mut child = child.expect("promtool can be run; to get it: . dist/scripts/lib.sh && bring_promtool");
     child.stdin.take().unwrap().write_all(&reply.body).unwrap();
     let output = child.wait_with_output().unwrap();
     let said =
