@@ -50,35 +50,44 @@ pub(super) fn ended(before: &Durable, after: &Durable) -> Option<(DeployOutcome,
 
 #[cfg(test)]
 mod tests {
+    use crate::ports::Recreate;
+    use crate::service::Totals;
+    use crate::service::deploy::Cause;
+
     use super::*;
 
-    fn state(phase: Option<&str>, rollbacks: u64, failures: u64) -> Durable {
-        let deployment = phase.map(|step| {
-            serde_json::json!({
-                "cause": "update", "moves": [], "before": [], "begun": "2026-01-02T03:04:05Z",
-                "since": "2026-01-02T03:04:05Z", "attempt": 0, "recreate": "changed", "phase": { "step": step },
-            })
+    fn state(phase: Option<&Phase>, rollbacks: u64, failures: u64) -> Durable {
+        let deployment = phase.map(|phase| Deployment {
+            cause: Cause::Update,
+            begun: Timestamp::UNIX_EPOCH,
+            moves: Vec::new(),
+            pins: Vec::new(),
+            before: Vec::new(),
+            recreate: Recreate::Changed,
+            phase: phase.clone(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: 0,
         });
-        let value = serde_json::json!({
-            "deployment": deployment,
-            "totals": { "rollbacks": rollbacks, "failures": failures },
-        });
-        serde_json::from_value(value).expect("a state")
+        Durable {
+            deployment,
+            totals: Totals { rollbacks, failures, ..Totals::default() },
+            ..Durable::default()
+        }
     }
 
     #[test]
     fn a_deployment_ends_once_and_with_one_outcome() {
-        type Case<'a> = ((Option<&'a str>, u64, u64), (Option<&'a str>, u64, u64), Option<DeployOutcome>);
+        type Case<'a> = ((Option<&'a Phase>, u64, u64), (Option<&'a Phase>, u64, u64), Option<DeployOutcome>);
         let table: &[Case<'_>] = &[
-            ((None, 0, 0), (Some("hold"), 0, 0), None),
-            ((Some("hold"), 0, 0), (Some("pull"), 0, 0), None),
-            ((Some("pull"), 0, 0), (Some("release"), 0, 0), Some(DeployOutcome::Succeeded)),
-            ((Some("pull"), 0, 3), (Some("release"), 0, 4), Some(DeployOutcome::Failed)),
-            ((Some("start"), 0, 0), (Some("tags_back"), 0, 1), Some(DeployOutcome::Failed)),
-            ((Some("tags_back"), 0, 1), (Some("release"), 0, 1), None),
-            ((Some("start"), 1, 0), (Some("release"), 2, 0), Some(DeployOutcome::RolledBack)),
-            ((Some("release"), 2, 0), (None, 2, 0), None),
-            ((Some("start"), 0, 0), (None, 0, 0), Some(DeployOutcome::Succeeded)),
+            ((None, 0, 0), (Some(&Phase::Hold), 0, 0), None),
+            ((Some(&Phase::Hold), 0, 0), (Some(&Phase::Pull), 0, 0), None),
+            ((Some(&Phase::Pull), 0, 0), (Some(&Phase::Release), 0, 0), Some(DeployOutcome::Succeeded)),
+            ((Some(&Phase::Pull), 0, 3), (Some(&Phase::Release), 0, 4), Some(DeployOutcome::Failed)),
+            ((Some(&Phase::Start), 0, 0), (Some(&Phase::TagsBack), 0, 1), Some(DeployOutcome::Failed)),
+            ((Some(&Phase::TagsBack), 0, 1), (Some(&Phase::Release), 0, 1), None),
+            ((Some(&Phase::Start), 1, 0), (Some(&Phase::Release), 2, 0), Some(DeployOutcome::RolledBack)),
+            ((Some(&Phase::Release), 2, 0), (None, 2, 0), None),
+            ((Some(&Phase::Start), 0, 0), (None, 0, 0), Some(DeployOutcome::Succeeded)),
         ];
         for (before, after, expected) in table {
             let ended = ended(&state(before.0, before.1, before.2), &state(after.0, after.1, after.2));
