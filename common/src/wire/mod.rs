@@ -2,11 +2,13 @@
 
 mod audit;
 mod health;
+mod pushed;
 mod reply;
 mod status;
 
 pub use audit::{AuditEntry, Kind, Level};
 pub use health::Health;
+pub use pushed::PushedEntry;
 pub use reply::{ErrorBody, RedeployReply, TriggerReply, UnblockReply};
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
