@@ -9,13 +9,15 @@ use std::time::Duration;
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::http::{self, Limits};
-use evenkeel_common::store::{self, Store};
+use evenkeel_common::queue::{self, Outbox};
+use evenkeel_common::store::{self, MemoryStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
-use crate::audit::{Audit, FileSink, Inbox, read_latest};
+use crate::audit::recall::{Lack, Tail, missing};
+use crate::audit::{Audit, Channel, FileSink, Inbox, delivery, read_latest, sinks};
 use crate::config::{Config, ConfigSource};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
@@ -23,7 +25,7 @@ use crate::ports::compose::ComposeCli;
 use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
 use crate::ports::registry::{Credentials, RegistryClient, RegistrySettings};
 use crate::ports::{Engine, Registry};
-use crate::service::{Durable, unsaid};
+use crate::service::Durable;
 use crate::tasks::daemon_health::{DaemonHealth, EngineHealth};
 use crate::tasks::events::Events;
 use crate::tasks::poller::{PollState, Poller};
@@ -71,14 +73,28 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
     let mut supervisor = Supervisor::new();
     let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
+    let mut file_inbox: Option<Arc<dyn Inbox>> = None;
     if let Some(path) = &config.audit_path {
         let sink = FileSink::new(path.clone(), clock.clone());
+        file_inbox = Some(sink.inbox());
         inboxes.push(sink.inbox());
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
-    // Greater than every number of an earlier life: entries are fewer than one in a microsecond.
-    let first_id = u64::try_from(started.as_microsecond()).unwrap_or_default();
+    let (channels, faults) = delivery::channels(&config);
+    warnings.extend(faults);
+    let opened_outbox = open_outbox(opened.store.clone(), &clock, &channels, &mut warnings).await;
+    let outbox = opened_outbox.outbox;
+    let machine = delivery::machine_name(&config);
+    let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
+    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
+    for sink in sinks {
+        supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
+    }
+    inboxes.push(Arc::new(outbox.clone()));
+    let history = opened_outbox.history;
+    let first_id = outbox.next() - u64::try_from(history.len()).unwrap_or_default();
     let audit = Audit::new(first_id, inboxes);
+    audit.remember(history.clone());
     let record: Record = {
         let audit = audit.clone();
         Arc::new(move |entry| audit.record(entry))
@@ -87,9 +103,16 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let message = format!("watching {} services", config.services.len());
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
-    let written = match &config.audit_path {
-        Some(path) => read_latest(path.clone(), AUDIT_TAIL).await.unwrap_or_default(),
-        None => Vec::new(),
+    let in_outbox = opened_outbox.continued.then(|| {
+        let limit = usize::try_from(queue::HISTORY).unwrap_or(usize::MAX);
+        Tail::new(history, limit)
+    });
+    let in_file = match &config.audit_path {
+        Some(path) => {
+            let written = read_latest(path.clone(), AUDIT_TAIL).await.unwrap_or_default();
+            Some(Tail::new(written, AUDIT_TAIL))
+        }
+        None => None,
     };
     let world = World {
         engine: engine.clone(),
@@ -106,9 +129,14 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     for service in config.services {
         let service = Arc::new(service);
         let durable = restore(opened.store.as_ref(), &service.name, &mut warnings).await;
-        if config.audit_path.is_some() {
-            for entry in unsaid(&durable.said, &written) {
-                record(entry);
+        for (entry, lack) in missing(&durable.said, in_outbox.as_ref(), in_file.as_ref()) {
+            let is_file =
+                |inbox: &Arc<dyn Inbox>| file_inbox.as_ref().is_some_and(|file| Arc::ptr_eq(file, inbox));
+            match (lack, &file_inbox) {
+                (Lack::Both, _) => audit.record(entry),
+                (Lack::Outbox, _) => audit.record_unless(entry, is_file),
+                (Lack::File, Some(file)) => file.put(0, &Arc::new(entry)),
+                (Lack::File, None) => {}
             }
         }
         let neighbours = everyone.clone();
@@ -148,6 +176,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         engine: engine_state.subscribe(),
         config_warnings: Arc::new(warnings),
         audit_path: config.audit_path,
+        deliveries,
         clock: clock.clone(),
     };
     let limits = Limits::default();
@@ -166,6 +195,24 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         said(AuditEntry::new(at.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
     });
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
+}
+
+/// The outbox as it was left; a new one in memory where it can't be read.
+async fn open_outbox(
+    store: Arc<dyn Store>,
+    clock: &Arc<dyn Clock>,
+    channels: &[Arc<dyn Channel>],
+    warnings: &mut Vec<String>,
+) -> queue::Opened {
+    let names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
+    match Outbox::open(store, clock.clone(), PROGRAM, &names).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            warnings.push(format!("state.path: entries wait for their delivery in memory only: {error}"));
+            let opened = Outbox::open(Arc::new(MemoryStore::new()), clock.clone(), PROGRAM, &names).await;
+            opened.expect("memory can always be read and written")
+        }
+    }
 }
 
 /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.

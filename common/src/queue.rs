@@ -9,7 +9,7 @@
 //! not offered to a destination before, since a number that was seen outside must not be given to another entry after
 //! a crash. Only while the disk refuses writes are entries offered at once, then without a number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,9 @@ pub struct Outbox {
 pub struct Opened {
     /// The outbox.
     pub outbox: Outbox,
-    /// The last entries of earlier lives with their numbers, oldest first.
-    pub history: Vec<(u64, AuditEntry)>,
+    /// The last entries of earlier lives, oldest first. The last of them has the number before [`Outbox::next`], and
+    /// none is left out between them.
+    pub history: Vec<AuditEntry>,
     /// Whether there was an outbox before, so that an entry that is not in it was never recorded.
     pub continued: bool,
 }
@@ -137,14 +138,25 @@ impl Outbox {
         names: &[String],
     ) -> Result<Opened, StoreError> {
         let number = |row: &[u8]| std::str::from_utf8(row).ok()?.parse::<u64>().ok();
-        let mut history = Vec::new();
+        let mut history = VecDeque::new();
+        let mut first = None;
         let mut end = 0;
         for (key, row) in store.scan(ENTRIES).await? {
             let Some(seq) = number(key[ENTRIES.len()..].as_bytes()) else { continue };
+            first.get_or_insert(seq);
+            if seq != end {
+                history.clear();
+            }
             end = seq + 1;
             match serde_json::from_slice(&row) {
-                Ok(entry) => history.push((seq, entry)),
-                Err(error) => tracing::error!(seq, %error, "an entry in the outbox is damaged"),
+                Ok(entry) => history.push_back(entry),
+                Err(error) => {
+                    tracing::error!(seq, %error, "an entry in the outbox is damaged");
+                    history.clear();
+                }
+            }
+            if history.len() as u64 > HISTORY {
+                history.pop_front();
             }
         }
         let stored_next = store.get(NEXT).await?.and_then(|row| number(&row));
@@ -152,7 +164,10 @@ impl Outbox {
         // than one in a microsecond.
         let fresh_start = || u64::try_from(clock.now().as_microsecond()).unwrap_or_default();
         let next = stored_next.unwrap_or_else(fresh_start).max(end);
-        let first = history.first().map_or(next, |(seq, _)| *seq);
+        if next != end {
+            history.clear();
+        }
+        let first = first.unwrap_or(next);
         let mut places = BTreeMap::new();
         let known: BTreeMap<String, u64> = store
             .scan(DONE)
@@ -182,10 +197,8 @@ impl Outbox {
             places,
             failing: false,
         };
-        let keep = usize::try_from(HISTORY).unwrap_or(usize::MAX);
-        let history = history.split_off(history.len().saturating_sub(keep));
         let outbox = Self { log: Arc::new(watch::Sender::new(log)), store, clock, program };
-        Ok(Opened { outbox, history, continued: stored_next.is_some() })
+        Ok(Opened { outbox, history: history.into(), continued: stored_next.is_some() })
     }
 
     /// Number that the next entry gets.

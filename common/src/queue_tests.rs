@@ -255,7 +255,7 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
         for life in 0..12 {
             let opened = open(disk.clone(), &["a"]).await;
             // What a service's own state would bring again: entries that did not reach the outbox.
-            recorded.truncate(recorded.len().min(opened.history.last().map_or(0, |(_, last)| {
+            recorded.truncate(recorded.len().min(opened.history.last().map_or(0, |last| {
                 recorded.iter().position(|message| *message == last.message).map_or(0, |at| at + 1)
             })));
             let outbox = opened.outbox;
@@ -296,7 +296,7 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
             }
         }
         let opened = open(disk.clone(), &["a"]).await;
-        let durable: Vec<_> = opened.history.iter().map(|(_, entry)| entry.message.clone()).collect();
+        let durable: Vec<_> = opened.history.iter().map(|entry| entry.message.clone()).collect();
         let mut a = opened.outbox.destination("a").unwrap();
         while !a.is_empty() {
             let item = a.next().await;

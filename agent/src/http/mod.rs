@@ -12,6 +12,7 @@ use evenkeel_common::http::{Guard, Limits, Method, Response, Routes, StatusCode,
 use tokio::sync::watch;
 use warp::filters::BoxedFilter;
 
+use crate::audit::Deliveries;
 use crate::fleet::{Fleet, FleetError};
 use crate::tasks::daemon_health::EngineHealth;
 
@@ -26,6 +27,8 @@ pub struct Api {
     pub config_warnings: Arc<Vec<String>>,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
+    /// What became of the entries that leave this machine.
+    pub deliveries: Deliveries,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
