@@ -9,14 +9,16 @@ use std::time::Duration;
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::http::{self, Limits, Seats};
-use evenkeel_common::store;
+use evenkeel_common::queue::{self, Outbox};
+use evenkeel_common::store::{self, MemoryStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
-use crate::audit::{Audit, FileSink, Inbox, read_latest};
+use crate::audit::recall::{Lack, Tail, missing};
+use crate::audit::{Audit, Channel, FileSink, Inbox, delivery, read_latest, sinks};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
@@ -88,16 +90,30 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let mut supervisor = Supervisor::new();
     let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
     let mut queues: Vec<(String, Depth)> = Vec::new();
+    let mut file_inbox: Option<Arc<dyn Inbox>> = None;
     if let Some(path) = &config.audit_path {
         let sink = FileSink::new(path.clone(), clock.clone());
         let inbox = sink.inbox();
+        file_inbox = Some(inbox.clone());
         inboxes.push(inbox.clone());
         queues.push(("file".to_owned(), Arc::new(move || inbox.len())));
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
-    // Greater than every number of an earlier life: entries are fewer than one in a microsecond.
-    let first_id = u64::try_from(started.as_microsecond()).unwrap_or_default();
+    let (channels, faults) = delivery::channels(&config);
+    warnings.extend(faults);
+    let opened_outbox = open_outbox(opened.store.clone(), &clock, &channels, &mut warnings).await;
+    let outbox = opened_outbox.outbox;
+    let machine = delivery::machine_name(&config);
+    let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
+    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
+    for sink in sinks {
+        supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
+    }
+    inboxes.push(Arc::new(outbox.clone()));
+    let history = opened_outbox.history;
+    let first_id = outbox.next() - u64::try_from(history.len()).unwrap_or_default();
     let audit = Audit::new(first_id, inboxes);
+    audit.remember(history.clone());
     let record: Record = {
         let audit = audit.clone();
         Arc::new(move |entry| audit.record(entry))
@@ -106,9 +122,16 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let message = format!("watching {} services", config.services.len());
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
-    let written = match &config.audit_path {
-        Some(path) => read_latest(path.clone(), AUDIT_TAIL).await.unwrap_or_default(),
-        None => Vec::new(),
+    let in_outbox = opened_outbox.continued.then(|| {
+        let limit = usize::try_from(queue::HISTORY).unwrap_or(usize::MAX);
+        Tail::new(history, limit)
+    });
+    let in_file = match &config.audit_path {
+        Some(path) => {
+            let written = read_latest(path.clone(), AUDIT_TAIL).await.unwrap_or_default();
+            Some(Tail::new(written, AUDIT_TAIL))
+        }
+        None => None,
     };
     let world = World {
         engine: engine.clone(),
@@ -130,9 +153,20 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         make_registry: Box::new(make_registry),
         manager: manager.clone(),
     };
+    let recall = |said: &[AuditEntry]| {
+        for (entry, lack) in missing(said, in_outbox.as_ref(), in_file.as_ref()) {
+            let is_file =
+                |inbox: &Arc<dyn Inbox>| file_inbox.as_ref().is_some_and(|file| Arc::ptr_eq(file, inbox));
+            match (lack, &file_inbox) {
+                (Lack::Both, _) => audit.record(entry),
+                (Lack::Outbox, _) => audit.record_unless(entry, is_file),
+                (Lack::File, Some(file)) => file.put(0, &Arc::new(entry)),
+                (Lack::File, None) => {}
+            }
+        }
+    };
     let (listening, audit_path) = (config.api.clone(), config.audit_path.clone());
-    let written = audit_path.is_some().then_some(&written[..]);
-    let services = Services::start(config, origin, world, written, warnings, supervisor.token()).await;
+    let services = Services::start(config, origin, world, &recall, warnings, supervisor.token()).await;
     let live = services.live();
 
     let (polls, asked) = mpsc::unbounded_channel();
@@ -173,6 +207,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         audit_path,
         audit,
         queues: Arc::new(queues),
+        deliveries,
         status_frames,
         stream_seats: Seats::for_streams(),
         metrics,
@@ -203,4 +238,22 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     supervisor.spawn("service manager", watchdog.run(supervisor.token()));
     manager.ready(count);
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
+}
+
+/// The outbox as it was left; a new one in memory where it can't be read.
+async fn open_outbox(
+    store: Arc<dyn Store>,
+    clock: &Arc<dyn Clock>,
+    channels: &[Arc<dyn Channel>],
+    warnings: &mut Vec<String>,
+) -> queue::Opened {
+    let names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
+    match Outbox::open(store, clock.clone(), PROGRAM, &names).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            warnings.push(format!("state.path: entries wait for their delivery in memory only: {error}"));
+            let opened = Outbox::open(Arc::new(MemoryStore::new()), clock.clone(), PROGRAM, &names).await;
+            opened.expect("memory can always be read and written")
+        }
+    }
 }

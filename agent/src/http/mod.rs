@@ -21,7 +21,7 @@ use warp::filters::BoxedFilter;
 
 use openapi::Endpoints;
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Deliveries};
 use crate::fleet::{Fleet, FleetError};
 use crate::live;
 use crate::metrics::{Depth, Metrics};
@@ -54,6 +54,8 @@ pub struct Api {
     pub pushes: Pushes,
     /// Ends the streams.
     pub stop: CancellationToken,
+    /// What became of the entries that leave this machine.
+    pub deliveries: Deliveries,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }

@@ -20,7 +20,7 @@ use crate::fleet::Workers;
 use crate::live::Live;
 use crate::ports::registry::{CurrentRegistry, RegistryClient};
 use crate::ports::{Registry, Urgency};
-use crate::service::{Durable, unsaid};
+use crate::service::Durable;
 
 use super::cycle::Cycle;
 use super::systemd::ServiceManager;
@@ -31,6 +31,9 @@ const STOP_GRACE: Duration = Duration::from_secs(25);
 
 /// Makes a client for a registry.
 pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
+
+/// Takes the entries that a service said last.
+pub type Recall<'a> = &'a (dyn Fn(&[AuditEntry]) + Send + Sync);
 
 /// The task that has the workers.
 pub struct Services {
@@ -68,13 +71,13 @@ pub struct Origin {
 }
 
 impl Services {
-    /// Starts a worker for each service. `written`: the last entries in the audit file, `None` where there is none;
-    /// what a crash kept from being written is said again. `notices`: warnings of the start.
+    /// Starts a worker for each service. `recall` gets what each said last, to say again what a crash kept from
+    /// being written. `notices`: warnings of the start.
     pub async fn start(
         config: Config,
         origin: Origin,
         world: World,
-        written: Option<&[AuditEntry]>,
+        recall: Recall<'_>,
         notices: Vec<String>,
         stop: CancellationToken,
     ) -> Self {
@@ -95,7 +98,7 @@ impl Services {
         };
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
-            handles.push(this.begin(service, written).await);
+            handles.push(this.begin(service, Some(recall)).await);
         }
         this.workers.send_replace(handles.into());
         let warnings = [&this.notices[..], &this.live.borrow().config.warnings[..]].concat();
@@ -247,11 +250,11 @@ impl Services {
     }
 
     /// Starts a worker as it was left.
-    async fn begin(&mut self, service: ServiceConfig, written: Option<&[AuditEntry]>) -> Handle {
+    async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> Handle {
         let name = service.name.clone();
         let durable = self.restore(&name).await;
-        for entry in written.map(|written| unsaid(&durable.said, written)).unwrap_or_default() {
-            self.say(entry);
+        if let Some(recall) = recall {
+            recall(&durable.said);
         }
         let everyone = self.workers.subscribe();
         let elsewhere: BlockedElsewhere =
