@@ -10,12 +10,14 @@
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
+//! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 
 pub mod clock;
 pub mod config;
 pub mod http;
 pub mod journal;
+pub mod page;
 pub mod secret;
 pub mod store;
 pub mod supervisor;
