@@ -391,6 +391,7 @@ fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
         }
         stage.status(&report);
     }
+    browser.size(1440, 1000);
     for scheme in ["light", "dark"] {
         browser.prefers(scheme, true);
         keep_picture(&browser, &format!("agent-{scheme}"));

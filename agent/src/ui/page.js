@@ -139,7 +139,8 @@ function mountItem() {
     node: h("li", null, kind, way, access),
     update(m) {
       says(kind, m.type);
-      says(way, `${m.name || m.source || "(none)"} → ${m.destination}`);
+      const from = m.name || m.source;
+      says(way, from ? `${from} → ${m.destination}` : m.destination);
       says(access, m.read_only ? "read-only" : "read-write");
     },
   };
@@ -302,7 +303,7 @@ function makeRow(name) {
       const checking = s.check_status === "checking";
       shows(due, Boolean(s.next_check) && !checking);
       if (s.next_check) setTime(due, s.next_check);
-      says(dueWord, checking ? "checking…" : s.next_check ? "" : "not polled");
+      says(dueWord, checking ? "checking…" : s.next_check ? "" : s.deploying ? "after the deploy" : "not polled");
       shows(lastLine, Boolean(s.last_check));
       if (s.last_check) setTime(last, s.last_check);
 
