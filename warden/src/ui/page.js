@@ -30,11 +30,12 @@ function machineCard(machine) {
   const last = h("div", { class: "small" });
   const levels = h("div", { class: "levels" });
   const missing = h("p", { class: "missing" });
+  const reason = h("p", { class: "said clamp small reason" });
   const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) }, "Show its events");
   const lastTime = timeNode("ago");
   const lastText = h("span", { class: "said clamp" });
   last.append("Last entry ", lastTime, lastText);
-  const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, last, levels, missing, pick);
+  const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, reason, last, levels, missing, pick);
   marks(pick, "aria-label", `Show the events of ${legible(machine.id)}`);
   return {
     node,
@@ -49,7 +50,9 @@ function machineCard(machine) {
         if (!since.parentNode) sinceLine.append(since);
         setTime(since, m.since);
       }
-      const newest = events.find((e) => machineOf(e) === m.id);
+      shows(reason, state === "offline" && Boolean(m.reason));
+      says(reason, m.reason ?? "");
+      const newest = events.find((e) => isOf(e, m.id));
       const at = newest?.timestamp ?? m.last_entry;
       shows(last, Boolean(at));
       if (at) setTime(lastTime, at);
@@ -108,6 +111,8 @@ function showMachines() {
 // --- fleet -------------------------------------------------------------------------------------------------------
 
 const machineOf = (entry) => entry.machine || entry.agent || "";
+// A card stands for an agent; its entries may name the machine otherwise.
+const isOf = (entry, machine) => entry.agent === machine || machineOf(entry) === machine;
 const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
 
 function learn(entry) {
@@ -165,10 +170,11 @@ function feedRow(e) {
 
 const seen = new Set();
 let due = false;
-function takeEvent(entry, id) {
-  // The replay after a reconnect may bring what is here; an agent's number, else the frame's id, tells.
-  const key = entry.seq !== undefined && entry.agent ? `${entry.agent} ${entry.seq}`
-    : id || [entry.timestamp, machineOf(entry), entry.service, entry.event, entry.message].join("\u0000");
+function takeEvent(entry) {
+  // The replay after a reconnect may bring what is here. Frames' ids may start anew with the warden; what an entry
+  // says does not change.
+  const { agent, seq, timestamp, service, event, message } = entry;
+  const key = [timestamp, agent, seq, machineOf(entry), service, event, message].join("\u0000");
   if (seen.has(key)) return;
   seen.add(key);
   if (seen.size > 4 * KEPT_EVENTS) seen.delete(seen.values().next().value);
@@ -209,7 +215,7 @@ function showEvents() {
 const chosen = Object.fromEntries(FIELDS.map((name) => [name, new URLSearchParams(location.search).get(name) ?? ""]));
 
 function matches(e) {
-  if (chosen.machine && machineOf(e) !== chosen.machine) return false;
+  if (chosen.machine && !isOf(e, chosen.machine)) return false;
   if (chosen.service && e.service !== chosen.service) return false;
   if (chosen.kind && e.event !== chosen.kind) return false;
   if (chosen.level && e.level !== chosen.level) return false;
