@@ -31,12 +31,12 @@ function machineCard(machine) {
   const levels = h("div", { class: "levels" });
   const missing = h("p", { class: "missing" });
   const reason = h("p", { class: "said clamp small reason" });
-  const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) }, "Show its events");
+  const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) },
+    "Show events", h("span", { class: "sr" }, ` of ${legible(machine.id)}`));
   const lastTime = timeNode("ago");
   const lastText = h("span", { class: "said clamp" });
   last.append("Last entry ", lastTime, lastText);
   const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, reason, last, levels, missing, pick);
-  marks(pick, "aria-label", `Show the events of ${legible(machine.id)}`);
   return {
     node,
     update(m) {
@@ -245,7 +245,7 @@ function offer(name, values) {
 function choose(name, value) {
   chosen[name] = value;
   if (form.elements[name].value !== value) {
-    offer(name, [value, ...[...form.elements[name].options].map((o) => o.value)]);
+    if (form.elements[name].options) offer(name, [...form.elements[name].options].map((o) => o.value));
     form.elements[name].value = value;
   }
   const query = new URLSearchParams(FIELDS.filter((field) => chosen[field]).map((field) => [field, chosen[field]]));
