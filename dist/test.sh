@@ -65,6 +65,8 @@ bring_engine
 bring_compose
 bring_registry_image
 bring_promtool
+bring_browser
+bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
 sweep
 
 export CARGO_INCREMENTAL=0
