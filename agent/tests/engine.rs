@@ -466,7 +466,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
 async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<ports::Usage>, EngineError>> {
     futures_util::stream::iter(ids.to_vec())
         .map(|id| async move { stage.engine.stats(&id).await })
-        .buffered(32)
+        .buffered(evenkeel_agent::tasks::monitor::PARALLEL)
         .collect()
         .await
 }
