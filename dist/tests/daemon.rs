@@ -157,14 +157,15 @@ fn a_reload_adds_changes_and_removes_services() {
     daemon.write_services(&json!([]));
     daemon.signal(Signal::HUP);
     daemon.wait("all are gone", |d| d.names().is_empty());
-    assert_eq!(daemon.get("/health").unwrap().get("config_warnings"), None);
+    daemon.wait("so are the warnings", |d| d.get("/health").unwrap().get("config_warnings").is_none());
 }
 
 #[test]
 fn a_file_with_faults_is_refused_and_the_old_one_stays() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
-    for (n, text) in
-        [r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#, "{\"a\": "].iter().enumerate()
+    for (n, text) in [r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#, "{\"a\": "]
+        .iter()
+        .enumerate()
     {
         daemon.write(text);
         daemon.signal(Signal::HUP);
@@ -223,6 +224,24 @@ fn a_signal_stops_it_soon_with_code_0_and_a_last_entry() {
         let audit = fs::read_to_string(daemon.path("audit.jsonl")).unwrap();
         assert!(audit.lines().last().unwrap().contains("\"event\":\"shutdown\""), "{audit}");
     }
+}
+
+#[test]
+fn a_second_signal_stops_it_at_once() {
+    let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+    // A client that never sends its body keeps the first stop waiting.
+    let mut client = TcpStream::connect(("127.0.0.1", daemon.port)).unwrap();
+    client.write_all(b"POST /trigger HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n").unwrap();
+    sleep(Duration::from_millis(200));
+    daemon.signal(Signal::TERM);
+    daemon.wait("it is stopping", |d| d.log().contains("stopping"));
+    sleep(Duration::from_millis(500));
+    assert_eq!(daemon.child.try_wait().unwrap(), None, "the client holds it\n{}", daemon.log());
+    let begin = Instant::now();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(1));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(daemon.log().contains("a second SIGTERM"), "{}", daemon.log());
 }
 
 #[test]
