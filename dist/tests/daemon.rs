@@ -1,6 +1,8 @@
 //! The shipped program as a service: signals, reload, and what it tells the service manager (DECISIONS 2, DOMAIN 9).
 //! No container engine is needed: the agent has to start and stop while there is none.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
