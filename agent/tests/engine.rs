@@ -497,7 +497,7 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
         let (first, second) = (first.unwrap().unwrap(), second.unwrap().unwrap());
         assert!(second.cores > 0 && second.memory > 0 && second.memory < machine, "{second:?}");
         let time = second.read.duration_since(first.read).as_secs_f64();
-        shares.push((second.cpu - first.cpu).as_secs_f64() / time);
+        shares.push(second.cpu.saturating_sub(first.cpu).as_secs_f64() / time);
     }
     let (busy, idle) = shares.split_last().unwrap();
     assert!(*busy > 0.05 && *busy < 1.5, "{shares:?}");

@@ -90,9 +90,8 @@ impl Daemon {
         let begin = Instant::now();
         while !so(self) {
             let dead = self.child.try_wait().unwrap();
-            if dead.is_some() || begin.elapsed() > SOON {
-                panic!("never came true: {what} ({dead:?})\n{}", self.log());
-            }
+            let goes_on = dead.is_none() && begin.elapsed() < SOON;
+            assert!(goes_on, "never came true: {what} ({dead:?})\n{}", self.log());
             sleep(Duration::from_millis(20));
         }
     }
