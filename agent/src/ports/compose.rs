@@ -2,6 +2,7 @@
 
 mod child;
 mod env_file;
+mod others;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::process::Command;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use self::child::{End, run};
 use super::text::{Tail, stable};
@@ -37,6 +38,8 @@ const KEPT: [&str; 13] = [
     "all_proxy",
 ];
 
+/// After a conflict it is tried again, after these times: whoever is in the way may still be at it.
+const CONFLICT_RETRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3)];
 /// What the engine says when a killed run left its half-made container behind. The failed run repairs it.
 const CONFLICT: &str = "Conflict. The container name";
 
@@ -175,8 +178,9 @@ impl ComposeCli {
             }
             None => Vec::new(),
         };
+        others::wait(&project.name).await;
         let deadline = Instant::now() + self.limit;
-        let mut retried = false;
+        let mut retries = CONFLICT_RETRIES.iter();
         loop {
             let mut tail = Tail::default();
             let command = self.command(project, task, folder, &variables);
@@ -186,12 +190,12 @@ impl ComposeCli {
             let output = tail.text();
             match &end {
                 End::Exited(status) if status.success() => return Ok(output),
-                End::Exited(_) if !retried && output.contains(CONFLICT) => {
+                End::Exited(_) if output.contains(CONFLICT) && retries.len() > 0 => {
                     tracing::info!(
                         project = project.name,
-                        "a half-made container was in the way, trying once more"
+                        "a half-made container was in the way, trying again"
                     );
-                    retried = true;
+                    sleep(retries.next().copied().unwrap_or_default()).await;
                 }
                 _ => {
                     let name = task.first().copied().unwrap_or_default();

@@ -50,6 +50,9 @@ pub trait Engine: Send + Sync + 'static {
     /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
 
+    /// Gives a container another name.
+    async fn rename(&self, container: &str, name: &str) -> Result<(), EngineError>;
+
     /// Restarts a container, or starts one that never ran. Returns when its main process was started.
     async fn restart(&self, container: &str) -> Result<(), EngineError>;
 

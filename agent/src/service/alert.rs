@@ -14,6 +14,13 @@ pub(super) struct Gauges {
     memory_alert: Option<Timestamp>,
 }
 
+impl Gauges {
+    /// The times that are waited by.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.cpu_alert.iter_mut().chain(self.memory_alert.iter_mut())
+    }
+}
+
 /// What one container or all of them use, with the limit that really holds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Load {

@@ -52,7 +52,9 @@ impl Service {
                 Compared::Pinned | Compared::Blocked => {}
                 Compared::UpToDate => {
                     self.durable.not_found.remove(&view.text);
-                    self.durable.blocked.remove(&view.text);
+                    if self.durable.blocked.remove(&view.text).is_some() {
+                        self.durable.given_up = false;
+                    }
                 }
                 Compared::NotFound { remote, new } => {
                     matching = false;

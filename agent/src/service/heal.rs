@@ -118,6 +118,11 @@ impl Healer {
         }
     }
 
+    /// The times that are waited by.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.windows.values_mut().map(|(since, _)| since)
+    }
+
     /// Nothing is restarted before the next look.
     pub(super) fn look_first(&mut self) {
         self.ill_now.clear();

@@ -21,7 +21,7 @@ impl Service {
         entries: &mut Vec<AuditEntry>,
     ) {
         let containers = match result {
-            Ok(containers) => containers,
+            Ok(containers) => self.with_exit_codes(containers),
             Err(error) => {
                 if self.durable.deployment.is_some() {
                     if error.is_unavailable() {
@@ -239,6 +239,15 @@ impl Service {
         entry.reason = Some(reason.to_owned());
         entries.push(entry);
         self.set_fault(None, now, entries);
+    }
+
+    /// What ran again by now still ended somehow before.
+    fn with_exit_codes(&self, mut containers: Vec<Container>) -> Vec<Container> {
+        let again = |c: &&mut Container| c.restart_count > 0 && c.exit_code == 0 && c.state != State::Exited;
+        for container in containers.iter_mut().filter(again) {
+            container.exit_code = self.exits.get(&container.id).copied().unwrap_or_default();
+        }
+        containers
     }
 
     /// What a look says about the containers' health, and what follows from it.

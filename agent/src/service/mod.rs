@@ -13,6 +13,7 @@
 //! | `heal.rs` | which container is restarted, and when to give up |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
+//! | `jump.rs` | what a clock that is set does to waiting times |
 //! | `say.rs` | what becomes an audit entry |
 //! | `status.rs` | how all this looks from outside |
 
@@ -24,6 +25,7 @@ pub mod deploy;
 pub mod fact;
 pub mod heal;
 pub mod judge;
+mod jump;
 mod life;
 mod say;
 mod start;
@@ -129,6 +131,8 @@ pub struct Service {
     generation: u64,
     seen: Option<Observation>,
     containers: Option<Vec<Container>>,
+    /// Exit code of each container's last run: an inspection forgets it when the next run begins.
+    exits: BTreeMap<String, i64>,
     healer: heal::Healer,
     starter: start::Starter,
     /// Hash of the compose files as the last check read them.
@@ -163,6 +167,7 @@ impl Service {
             generation: 0,
             seen: None,
             containers: None,
+            exits: BTreeMap::new(),
             healer: heal::Healer::default(),
             starter: start::Starter::default(),
             files_seen: None,
@@ -525,8 +530,12 @@ impl Service {
                 self.told_to_stop(id, at)
             }
             Happening::Stop => self.told_to_stop(id, at),
+            Happening::Die { exit_code } => {
+                self.exits.insert(id, *exit_code);
+            }
             Happening::Destroy => {
                 self.durable.stops.remove(&id);
+                self.exits.remove(&id);
             }
             _ => {}
         }

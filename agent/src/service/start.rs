@@ -27,6 +27,12 @@ pub(super) struct Starter {
 }
 
 impl Starter {
+    /// The times that are waited by.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let forced = self.forced.iter_mut().map(|(at, _)| at);
+        self.stuck.values_mut().map(|(since, _)| since).chain(forced)
+    }
+
     /// Counts what is stuck; whether something has been for long enough.
     fn count_stuck(&mut self, containers: &[Container], with_loops: bool, now: Timestamp) -> bool {
         let is_stuck = |c: &Container| match c.state {

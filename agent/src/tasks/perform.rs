@@ -137,7 +137,16 @@ async fn after_up(
         // Compose can't tell an engine that went away from a project that does not start; the engine can.
         engine.ping().await?;
     }
-    let containers = engine.containers(&Members::Project(project)).await?;
+    let mut containers = engine.containers(&Members::Project(project)).await?;
+    // A run that was killed after it removed the old container leaves the new one under a makeshift name, and
+    // the next run is content with it.
+    for at in 0..containers.len() {
+        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
+        if containers.iter().all(|other| other.name != name) {
+            engine.rename(&containers[at].id, &name).await?;
+            containers[at].name = name;
+        }
+    }
     Ok(StepResult::Started { up, containers })
 }
 
@@ -174,6 +183,14 @@ async fn release(
     Ok(StepResult::Released)
 }
 
+/// The name that compose means for a container that it calls `<12 hex digits>_<name>` while it replaces another.
+fn real_name(makeshift: &str) -> Option<&str> {
+    let (prefix, name) = makeshift.split_once('_')?;
+    let is_id =
+        prefix.len() == 12 && prefix.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    (is_id && !name.is_empty()).then_some(name)
+}
+
 /// The tag that holds an image during a deployment. Its host can't be a registry, so nothing ever pulls it.
 fn hold_tag(project: &str, id: &ImageId) -> Reference {
     let mut path: String = project
@@ -204,6 +221,15 @@ fn short_id(id: &ImageId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_makeshift_names_have_a_real_one() {
+        assert_eq!(real_name("0123456789ab_shop-web-1"), Some("shop-web-1"));
+        assert_eq!(real_name("0123456789ab_a_b"), Some("a_b"));
+        for name in ["shop-web-1", "0123456789abc_web", "0123456789AB_web", "0123456789ab_", "shop_web_1"] {
+            assert_eq!(real_name(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn hold_tags_are_valid_for_every_project_name_that_the_spec_admits() {

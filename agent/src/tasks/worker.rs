@@ -14,8 +14,9 @@ use futures_util::FutureExt;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceConfig;
@@ -114,6 +115,8 @@ enum Done {
 
 /// Time that a step under way gets when the program stops; what is longer is left to the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);
+/// Wall clock and steady time that drift apart by more than this: the clock was set.
+const CLOCK_JUMP: SignedDuration = SignedDuration::from_secs(2);
 /// Time between two tries to write the state down.
 const SAVE_RETRY: Duration = Duration::from_secs(2);
 /// How often a pull's progress is shown.
@@ -133,8 +136,10 @@ pub struct Worker {
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<()>>,
     saved: Durable,
-    unsaved_since: Option<Timestamp>,
+    unsaved_since: Option<Instant>,
     said_first: Vec<AuditEntry>,
+    /// Wall clock and steady time when they were read last.
+    last_seen: (Timestamp, Instant),
 }
 
 impl Worker {
@@ -147,6 +152,7 @@ impl Worker {
         blocked_elsewhere: BlockedElsewhere,
     ) -> (Self, Handle) {
         let saved = durable.clone();
+        let last_seen = (world.clock.now(), Instant::now());
         let (service, said_first) = Service::new(config.clone(), durable, world.clock.now());
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(Pulled::default())));
@@ -165,6 +171,7 @@ impl Worker {
             saved,
             unsaved_since: None,
             said_first,
+            last_seen,
         };
         worker.take_lease();
         (worker, Handle { config, inbox: sender, snapshot: shown })
@@ -209,7 +216,8 @@ impl Worker {
                 return;
             }
             self.take_lease();
-            let Some(action) = self.service.next(self.world.clock.now(), self.is_leased()) else {
+            let (now, leased) = (self.now(), self.is_leased());
+            let Some(action) = self.service.next(now, leased) else {
                 return;
             };
             let entries = self.service.take_unsaid();
@@ -270,7 +278,7 @@ impl Worker {
     }
 
     async fn command(&mut self, command: Command) {
-        let now = self.world.clock.now();
+        let now = self.now();
         match command {
             Command::Ask(ask, reply) => {
                 let (answer, entries) = self.service.ask(ask, now);
@@ -303,7 +311,8 @@ impl Worker {
             Done::Lease(lease) => {
                 self.lease = Some(lease);
                 self.waits_for_lease = false;
-                self.service.plan_anew(self.world.clock.now());
+                let now = self.now();
+                self.service.plan_anew(now);
             }
             Done::Fact(fact) => {
                 let checked = matches!(fact, Fact::Checked { .. });
@@ -311,7 +320,8 @@ impl Worker {
                     let (CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault;
                     tracing::debug!(service = self.service.config().name, "check failed: {text}");
                 }
-                let entries = self.service.apply(fact, self.world.clock.now());
+                let now = self.now();
+                let entries = self.service.apply(fact, now);
                 self.settle(entries).await;
                 if checked {
                     self.publish();
@@ -335,9 +345,7 @@ impl Worker {
         if *durable == self.saved && self.unsaved_since.is_none() {
             return true;
         }
-        let now = self.world.clock.now();
-        let due = self.unsaved_since.is_none_or(|since| now.duration_since(since) >= retry());
-        if !due {
+        if self.unsaved_since.is_some_and(|since| since.elapsed() < SAVE_RETRY) {
             return false;
         }
         let name = self.service.config().name.clone();
@@ -351,7 +359,7 @@ impl Worker {
         let durable = durable.clone();
         if let Err(error) = self.world.store.put(&state_key(&name), value).await {
             tracing::error!(service = name, %error, "nothing is deployed until the state can be written down");
-            self.unsaved_since = Some(now);
+            self.unsaved_since = Some(Instant::now());
             return false;
         }
         let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
@@ -360,16 +368,35 @@ impl Worker {
             tracing::info!(service = name, step, "journaled");
         }
         if let Some((outcome, begun)) = outcome::ended(&self.saved, &durable) {
-            (self.world.deployed)(outcome, Duration::try_from(now.duration_since(begun)).unwrap_or_default());
+            let took = self.now().duration_since(begun);
+            (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());
         }
         self.unsaved_since = None;
         self.saved = durable;
         true
     }
 
+    /// The time now. A clock that was set since the last time moves everything that is waited for.
+    fn now(&mut self) -> Timestamp {
+        let (wall, steady) = (self.world.clock.now(), Instant::now());
+        let passed = SignedDuration::try_from(steady - self.last_seen.1).unwrap_or(SignedDuration::MAX);
+        let jump = wall.duration_since(self.last_seen.0).saturating_sub(passed);
+        self.last_seen = (wall, steady);
+        if jump.abs() > CLOCK_JUMP {
+            tracing::warn!(
+                service = self.service.config().name,
+                seconds = jump.as_secs(),
+                "the clock was set"
+            );
+            self.service.shift(jump);
+        }
+        wall
+    }
+
     /// Holds the project exactly as long as it is needed.
     fn take_lease(&mut self) {
-        if !self.service.wants_project(self.world.clock.now()) {
+        let now = self.now();
+        if !self.service.wants_project(now) {
             self.lease = None;
             return;
         }
@@ -402,21 +429,15 @@ impl Worker {
         });
     }
 
-    fn wake_in(&self) -> Option<Duration> {
+    fn wake_in(&mut self) -> Option<Duration> {
         if self.unsaved_since.is_some() {
             return Some(SAVE_RETRY);
         }
-        let until = |at: Timestamp| at.duration_since(self.world.clock.now());
-        let due = self
-            .service
-            .wake_at(self.world.clock.now(), self.is_leased())
-            .map(|at| Duration::try_from(until(at)).unwrap_or_default());
+        let (now, leased) = (self.now(), self.is_leased());
+        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        let due = self.service.wake_at(now, leased).map(until);
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }
-}
-
-fn retry() -> jiff::SignedDuration {
-    jiff::SignedDuration::try_from(SAVE_RETRY).unwrap_or_default()
 }
 
 async fn sleep_for(time: Option<Duration>) {

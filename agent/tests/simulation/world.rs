@@ -431,6 +431,10 @@ impl Engine for FakeWorld {
         self.call(|_, _| Ok("it went wrong".into())).await
     }
 
+    async fn rename(&self, _: &str, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         self.call(|inner, now| {
             for found in inner.containers.iter_mut().filter(|c| c.id == container) {

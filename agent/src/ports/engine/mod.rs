@@ -339,6 +339,17 @@ impl Engine for DockerEngine {
             .await
     }
 
+    async fn rename(&self, container: &str, name: &str) -> Result<(), EngineError> {
+        let (container, name) = (checked(container)?, checked(name)?);
+        let doing = format!("rename container {}", stable(container));
+        self.connection
+            .call(&doing, CHANGE, |docker| async move {
+                let options = query::RenameContainerOptionsBuilder::new().name(name).build();
+                docker.rename_container(container, options).await
+            })
+            .await
+    }
+
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("restart container {}", stable(container));

@@ -25,7 +25,7 @@ mod meter;
 pub(crate) mod tls;
 mod transport;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -93,8 +93,8 @@ struct Host {
     gate: Gate,
     /// What opened a repository last time, by path.
     access: Mutex<HashMap<String, Access>>,
-    /// False claims by `path:tag`: the digest that a `HEAD` claims, and the true one.
-    corrections: Mutex<HashMap<String, (Digest, Digest)>>,
+    /// Tags (`path:tag`) that a false claim was made about: only their content is believed.
+    doubtful: Mutex<HashSet<String>>,
 }
 
 impl RegistryClient {
@@ -124,7 +124,7 @@ impl RegistryClient {
             base: self.base(name)?,
             gate: Gate::new(self.concurrency),
             access: Mutex::default(),
-            corrections: Mutex::default(),
+            doubtful: Mutex::default(),
         });
         hosts.insert(name.to_owned(), host.clone());
         Ok(host)
@@ -149,8 +149,8 @@ impl RegistryClient {
 
     async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         match self.head(host, reference).await? {
-            Some(claimed) => Ok(host.corrected(reference, claimed)),
-            None => Ok(Digest::of(&self.get(host, reference).await?)),
+            Some(claimed) if !host.is_doubtful(reference) => Ok(claimed),
+            _ => Ok(Digest::of(&self.get(host, reference).await?)),
         }
     }
 
@@ -258,7 +258,7 @@ impl RegistryClient {
         let digest = Digest::of(&manifest);
         // The tag may have moved between the two requests: only a claim that still stands is a false one.
         if self.head(host, reference).await?.as_ref() == Some(&claimed) {
-            lock(&host.corrections).insert(key(reference), (claimed, digest.clone()));
+            lock(&host.doubtful).insert(key(reference));
         }
         Ok(digest)
     }
@@ -306,17 +306,9 @@ impl Host {
         lock(&self.access).remove(&repository.path);
     }
 
-    /// The true digest for a claim. A claim that has changed is believed again.
-    fn corrected(&self, reference: &Reference, claimed: Digest) -> Digest {
-        let mut corrections = lock(&self.corrections);
-        match corrections.get(&key(reference)) {
-            None => claimed,
-            Some((false_claim, digest)) if *false_claim == claimed => digest.clone(),
-            Some(_) => {
-                corrections.remove(&key(reference));
-                claimed
-            }
-        }
+    /// Whether a false claim was made about this tag.
+    fn is_doubtful(&self, reference: &Reference) -> bool {
+        lock(&self.doubtful).contains(&key(reference))
     }
 }
 

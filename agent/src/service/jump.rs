@@ -1,0 +1,32 @@
+//! When the machine's clock is set: waiting times are meant as time that passes, so they move with it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Service;
+
+impl Service {
+    /// The clock was set by `by`. All that is waited for stays as far away as it was; times that the engine gave
+    /// are its own, and are only compared with each other.
+    pub fn shift(&mut self, by: SignedDuration) {
+        let moved = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(*at);
+        let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
+        if let Some(deployment) = &mut self.durable.deployment {
+            moved(&mut deployment.begun);
+            moved(&mut deployment.since);
+            if let Some(trial) = deployment.phase.trial_mut() {
+                moved(&mut trial.since);
+            }
+        }
+        for patient in self.durable.patients.values_mut() {
+            moved_if(&mut patient.last_restart);
+            moved_if(&mut patient.watched_since);
+            patient.illness.iter_mut().for_each(|illness| moved(&mut illness.since));
+        }
+        self.healer.times().for_each(moved);
+        self.starter.times().for_each(moved);
+        self.gauges.times().for_each(moved);
+        moved_if(&mut self.look_at);
+        moved_if(&mut self.retry_at);
+        moved_if(&mut self.last_event);
+    }
+}
