@@ -66,6 +66,7 @@ bring_compose
 bring_registry_image
 bring_browser
 bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
+bring_promtool
 sweep
 
 export CARGO_INCREMENTAL=0
@@ -98,6 +99,9 @@ bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed
 cargo build --quiet --workspace --bins --tests
 log="$(mktemp)"
 status=0
+say "== API against its description"
+bash dist/scripts/check-api.sh || status=$?
+say "== tests of all packages"
 cargo nextest run --workspace --locked 2>&1 | tee "$log" || status=$?
 # cargo tests documentation examples apart; run them where there are any.
 if grep -rqE '^[[:space:]]*//[/!] *```(rust)?[[:space:]]*$' --include='*.rs' agent common dist/src; then

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
-use evenkeel_common::http::{self, Limits};
+use evenkeel_common::http::{self, Limits, Seats};
 use evenkeel_common::store;
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -20,14 +20,17 @@ use crate::audit::{Audit, FileSink, Inbox, read_latest};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
+use crate::metrics::{Depth, Metrics};
 use crate::ports::compose::ComposeCli;
 use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
-use crate::ports::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
+use crate::ports::registry::{Credentials, CurrentRegistry, Meter, RegistryClient, RegistrySettings};
 use crate::ports::{Engine, Registry};
 use crate::tasks::daemon_health::{DaemonHealth, EngineHealth};
 use crate::tasks::events::Events;
 use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::{PollState, Poller};
+use crate::tasks::publisher::Publisher;
+use crate::tasks::push::PushPoller;
 use crate::tasks::services::{Origin, Services};
 use crate::tasks::systemd::{self, ServiceManager, Watchdog};
 use crate::tasks::worker::{Projects, Record, World};
@@ -70,16 +73,26 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
     let credentials = Arc::new(Credentials::from_env());
     let engine: Arc<dyn Engine> = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
-    let client = RegistryClient::new(RegistrySettings::from(&config.registry), credentials.clone())?;
-    let current = Arc::new(CurrentRegistry::new(Arc::new(client)));
+    let metrics = Arc::new(Metrics::new());
+    let meter = {
+        let metrics = metrics.clone();
+        Meter::new(move |outcome, took| metrics.requested(outcome, took))
+    };
+    let make_registry = move |config: &RegistryConfig| {
+        Ok(RegistryClient::new(RegistrySettings::from(config), credentials.clone())?.metered(meter.clone()))
+    };
+    let current = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
     let registry: Arc<dyn Registry> = current.clone();
     let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
 
     let mut supervisor = Supervisor::new();
     let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
+    let mut queues: Vec<(String, Depth)> = Vec::new();
     if let Some(path) = &config.audit_path {
         let sink = FileSink::new(path.clone(), clock.clone());
-        inboxes.push(sink.inbox());
+        let inbox = sink.inbox();
+        inboxes.push(inbox.clone());
+        queues.push(("file".to_owned(), Arc::new(move || inbox.len())));
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
     // Greater than every number of an earlier life: entries are fewer than one in a microsecond.
@@ -104,11 +117,12 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         store: opened.store.clone(),
         clock: clock.clone(),
         record: record.clone(),
+        deployed: {
+            let metrics = metrics.clone();
+            Arc::new(move |outcome, took| metrics.deployed(outcome, took))
+        },
         projects: Projects::default(),
         engine_slots: Arc::new(Semaphore::new(ENGINE_SLOTS)),
-    };
-    let make_registry = move |config: &RegistryConfig| {
-        Ok(RegistryClient::new(RegistrySettings::from(config), credentials.clone())?)
     };
     let origin = Origin {
         source: source.clone(),
@@ -133,12 +147,18 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         record: record.clone(),
         state: engine_state.clone(),
     };
+    let (publisher, status_frames) = Publisher::new(fleet.clone(), clock.clone());
+    let (push_poller, pushes) = PushPoller::new(fleet.clone(), registry.clone());
     let poller = Poller {
         fleet: fleet.clone(),
         registry,
         live: live.clone(),
         clock: clock.clone(),
         record: record.clone(),
+        cycled: {
+            let metrics = metrics.clone();
+            Arc::new(move |took| metrics.cycled(took))
+        },
         state: poll_state,
         asked,
     };
@@ -146,7 +166,20 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let within = systemd::watchdog(&|name| std::env::var_os(name));
     let watchdog = Watchdog { manager: manager.clone(), fleet: fleet.clone(), within };
     let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), last_nano: 0 };
-    let api = Api { fleet, engine: engine_state.subscribe(), live, audit_path, clock: clock.clone() };
+    let api = Api {
+        fleet,
+        engine: engine_state.subscribe(),
+        live,
+        audit_path,
+        audit,
+        queues: Arc::new(queues),
+        status_frames,
+        stream_seats: Seats::for_streams(),
+        metrics,
+        pushes,
+        stop: supervisor.token(),
+        clock: clock.clone(),
+    };
     let limits = Limits::default();
     let filter = routes(api, &listening.allowed_hosts, limits);
 
@@ -156,6 +189,8 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     supervisor.spawn("daemon health", health.run(supervisor.token()));
     supervisor.spawn("events", events.run(supervisor.token()));
     supervisor.spawn("poller", poller.run(supervisor.token()));
+    supervisor.spawn("push poller", push_poller.run(supervisor.token()));
+    supervisor.spawn("status publisher", publisher.run(supervisor.token()));
     supervisor.spawn("api", http::serve(listeners, filter, limits, supervisor.token()));
     tracing::info!(config = %source.path().display(), api = ?listening.addresses, engine = %endpoint, "ready");
 

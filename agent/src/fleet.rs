@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_common::wire::{ServiceStatus, StatusReport};
+use futures_util::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -84,6 +85,20 @@ impl Fleet {
         }
     }
 
+    /// What the poller shows.
+    pub fn poll_state(&self) -> PollState {
+        self.poll_state.borrow().clone()
+    }
+
+    /// Says that something that [`Fleet::report`] shows of the workers of now has changed. Several changes of one
+    /// service may be one.
+    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        let workers = self.workers();
+        let services: Vec<_> =
+            workers.iter().map(|worker| changes_of(worker.snapshot.clone()).boxed()).collect();
+        stream::select_all(services.into_iter().chain([changes_of(self.poll_state.clone()).boxed()]))
+    }
+
     /// `GET /status/<name>` (spec 2.1).
     pub fn status(&self, name: &str) -> Result<ServiceStatus, FleetError> {
         Ok(record(&self.worker(name)?, &self.poll_state.borrow()))
@@ -120,6 +135,10 @@ impl Fleet {
         }
         all
     }
+}
+
+fn changes_of<T: Send + Sync + 'static>(shown: watch::Receiver<T>) -> impl Stream<Item = ()> + Send {
+    stream::unfold(shown, |mut shown| async move { shown.changed().await.ok().map(|()| ((), shown)) })
 }
 
 fn record(worker: &Handle, state: &PollState) -> ServiceStatus {

@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod http;
 pub mod image;
 pub mod live;
+pub mod metrics;
 pub mod ports;
 pub mod service;
 pub mod tasks;

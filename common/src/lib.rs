@@ -11,6 +11,7 @@
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`page`] | a dashboard as one document |
+//! | [`sse`] | event streams: a journal as a reply |
 //! | [`telemetry`] | log lines |
 
 pub mod clock;
@@ -19,6 +20,7 @@ pub mod http;
 pub mod journal;
 pub mod page;
 pub mod secret;
+pub mod sse;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;

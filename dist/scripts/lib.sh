@@ -349,3 +349,38 @@ bring_axe() {
         return 1
     fi
 }
+
+# --- checkers --------------------------------------------------------------------------------------------
+
+# promtool, Prometheus' own checker of metrics: unpacked, since the package would start a server.
+bring_promtool() {
+    local work
+    have promtool && return 0
+    [ -x "$REPO/target/tools/promtool" ] && return 0
+    apt_refresh promtool
+    work="$(mktemp -d)"
+    chmod 755 "$work"
+    apt_unpack prometheus "$work"
+    [ -f "$work/root/usr/bin/promtool" ] || die "the prometheus package has no promtool program"
+    mkdir -p "$REPO/target/tools"
+    install -m 755 "$work/root/usr/bin/promtool" "$REPO/target/tools/promtool"
+    rm -rf "$work"
+}
+
+SCHEMATHESIS="$REPO/target/schemathesis/bin/schemathesis"
+SCHEMATHESIS_VERSION="4.32.5"
+
+# schemathesis, in a Python environment of its own.
+bring_schemathesis() {
+    "$SCHEMATHESIS" --version 2>/dev/null | grep -qF "$SCHEMATHESIS_VERSION" && return 0
+    have python3 || apt_install python3
+    have curl || apt_install curl
+    rm -rf "$REPO/target/schemathesis"
+    if ! python3 -m venv "$REPO/target/schemathesis" >/dev/null 2>&1; then
+        apt_install python3-venv
+        python3 -m venv "$REPO/target/schemathesis" || die "python3 could not make an environment in target/schemathesis"
+    fi
+    say "installing schemathesis $SCHEMATHESIS_VERSION"
+    "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
+        "schemathesis==$SCHEMATHESIS_VERSION" || die "pip could not install schemathesis $SCHEMATHESIS_VERSION"
+}

@@ -2,20 +2,33 @@
 //! DECISIONS 6 are applied before any of this.
 
 mod control;
+mod docs;
+mod openapi;
 mod page;
+mod push;
 mod read;
+mod stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use evenkeel_common::clock::Clock;
-use evenkeel_common::http::{Guard, Limits, Method, Response, Routes, StatusCode, error};
+use evenkeel_common::http::{Guard, Limits, Method, Response, Seats, StatusCode, error};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
+use openapi::Endpoints;
+
+use crate::audit::Audit;
 use crate::fleet::{Fleet, FleetError};
 use crate::live;
+use crate::metrics::{Depth, Metrics};
 use crate::tasks::daemon_health::EngineHealth;
+use crate::tasks::publisher::StatusFrames;
+use crate::tasks::push::Pushes;
 
 /// What the endpoints share.
 #[derive(Clone)]
@@ -28,27 +41,45 @@ pub struct Api {
     pub live: live::Watch,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
+    /// Entries for replay and live streams.
+    pub audit: Audit,
+    /// Waiting entries by destination.
+    pub queues: Arc<Vec<(String, Depth)>>,
+    /// Status for streams.
+    pub status_frames: StatusFrames,
+    /// Places for streams.
+    pub stream_seats: Seats,
+    /// What was counted.
+    pub metrics: Arc<Metrics>,
+    /// Where news of pushed images goes.
+    pub pushes: Pushes,
+    /// Ends the streams.
+    pub stop: CancellationToken,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
 /// All endpoints as one filter.
 pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter<(Response,)> {
-    Routes::new(api)
-        .route(Method::POST, "/trigger", control::trigger_all)
-        .route(Method::POST, "/trigger/{name}", control::trigger)
-        .route(Method::GET, "/blocked", read::blocked)
-        .route(Method::DELETE, "/blocked/{name}", control::unblock)
-        .route(Method::POST, "/unblock/{name}", control::unblock)
-        .route(Method::GET, "/not-found", read::not_found)
-        .route(Method::GET, "/errored", read::errored)
-        .route(Method::GET, "/status", read::status)
-        .route(Method::GET, "/status/{name}", read::status_of)
-        .route(Method::GET, "/audit", read::audit)
-        .route(Method::GET, "/health", read::health)
-        .route(Method::GET, "/ui", page::page)
-        .route(Method::POST, "/redeploy/{name}", control::redeploy)
-        .into_filter(Guard::new(allowed_hosts, &[]), limits)
+    Endpoints::new(api)
+        .route(Method::POST, "/trigger", control::trigger_all, docs::trigger_all())
+        .route(Method::POST, "/trigger/{name}", control::trigger, docs::trigger())
+        .route(Method::GET, "/blocked", read::blocked, docs::blocked())
+        .route(Method::DELETE, "/blocked/{name}", control::unblock, docs::unblock())
+        .route(Method::POST, "/unblock/{name}", control::unblock, docs::unblock())
+        .route(Method::GET, "/not-found", read::not_found, docs::not_found())
+        .route(Method::GET, "/errored", read::errored, docs::errored())
+        .route(Method::GET, "/status", read::status, docs::status())
+        .route(Method::GET, "/status/{name}", read::status_of, docs::status_of())
+        .route(Method::GET, "/audit", read::audit, docs::audit())
+        .route(Method::GET, "/health", read::health, docs::health())
+        .route(Method::GET, "/metrics", read::metrics, docs::metrics())
+        .route(Method::GET, "/ui", page::page, docs::ui())
+        .route(Method::POST, "/redeploy/{name}", control::redeploy, docs::redeploy())
+        .route(Method::GET, "/ui/events", stream::events, docs::ui_events())
+        .route(Method::GET, "/ui/stream", stream::both, docs::ui_stream())
+        .route(Method::POST, "/registry/events", push::events, docs::registry_events())
+        .into_filter(Guard::new(allowed_hosts, &["/registry/events"]), limits)
 }
 
 /// A refusal of the fleet as an answer.
@@ -58,4 +89,11 @@ fn refused(fault: &FleetError) -> Response {
         FleetError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, fault.to_string())
+}
+
+/// An answer of a given media type.
+fn with_type(body: impl Into<Bytes>, media_type: &'static str) -> Response {
+    let mut response = Response::new(body.into().into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
 }

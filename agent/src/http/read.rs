@@ -3,11 +3,14 @@
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{AuditEntry, Health};
 
-use super::{Api, refused};
+use super::{Api, refused, with_type};
 use crate::audit;
+use crate::metrics::View;
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
+/// Prometheus' text form.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Most entries that `GET /audit` gives (spec 8).
 const AUDIT_MAX: usize = 500;
 
@@ -71,4 +74,20 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     };
     let config_warnings = api.live.borrow().warnings.as_ref().clone();
     json(code, &Health { status: status.to_owned(), error, config_warnings })
+}
+
+pub(super) async fn metrics(api: Api, _: Request) -> Response {
+    let view = View {
+        report: &api.fleet.report(api.clock.now()),
+        polls: &api.fleet.poll_state(),
+        engine: &api.engine.borrow().clone(),
+        stream_clients: api.stream_seats.taken(),
+        queues: &api.queues,
+    };
+    match api.metrics.text(&view) {
+        Ok(text) => with_type(text, TEXT_FORMAT),
+        Err(fault) => {
+            error(StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics can't be written: {fault}"))
+        }
+    }
 }

@@ -12,6 +12,9 @@
 //! | `monitor.rs` | measures what the containers use |
 //! | `services.rs` | starts the workers, and others when the configuration is read again |
 //! | `systemd.rs` | tells the service manager that all this lives |
+//! | `outcome.rs` | how a deployment ended, for those who count |
+//! | `publisher.rs` | makes the status frames that all streams share |
+//! | `push.rs` | polls the services whose image was just pushed |
 
 pub mod cycle;
 pub mod daemon_health;
@@ -19,8 +22,11 @@ pub mod events;
 mod files;
 pub mod monitor;
 mod observe;
+pub mod outcome;
 mod perform;
 pub mod poller;
+pub mod publisher;
+pub mod push;
 pub mod services;
 pub mod systemd;
 pub mod worker;

@@ -44,6 +44,8 @@ pub struct Poller {
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
+    /// Whom to tell how long a cycle took.
+    pub cycled: Arc<dyn Fn(Duration) + Send + Sync>,
     /// What it shows.
     pub state: Arc<watch::Sender<PollState>>,
     /// Requests for a cycle now.
@@ -104,12 +106,14 @@ impl Poller {
                 checks.push(ended);
             }
         }
-        let (state, clock) = (self.state.clone(), self.clock.clone());
+        let (state, clock, cycled) = (self.state.clone(), self.clock.clone(), self.cycled.clone());
+        let began = tokio::time::Instant::now();
         async move {
             for check in checks {
                 // The worker drops its end when the check is over; it never sends anything.
                 let _ = check.await;
             }
+            cycled(began.elapsed());
             state.send_modify(|state| {
                 state.last_poll = Some(clock.now());
                 state.poll_count += 1;

@@ -27,10 +27,14 @@ use crate::service::status::Snapshot;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
+use super::outcome::{self, DeployOutcome};
 use super::{observe, perform};
 
 /// Where entries go.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
+
+/// Where it is told how a deployment ended and how long it took.
+pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration) + Send + Sync>;
 
 /// What is blocked in a compose project by services other than the named one.
 pub type BlockedElsewhere = Arc<dyn Fn(&str, &str) -> Vec<(Reference, Digest)> + Send + Sync>;
@@ -50,6 +54,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
+    /// Whom to tell about deployments that ended.
+    pub deployed: Deployed,
     /// Compose projects, one deployment at a time each.
     pub projects: Projects,
     /// Checks that may read from the engine at once, so that many services do not flood it.
@@ -352,6 +358,9 @@ impl Worker {
         if step(&durable) != step(&self.saved) {
             let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
             tracing::info!(service = name, step, "journaled");
+        }
+        if let Some((outcome, begun)) = outcome::ended(&self.saved, &durable) {
+            (self.world.deployed)(outcome, Duration::try_from(now.duration_since(begun)).unwrap_or_default());
         }
         self.unsaved_since = None;
         self.saved = durable;

@@ -64,6 +64,7 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
         store: Arc::new(fake.clone()),
         clock: fake.clock(),
         record: Arc::new(move |entry| recorder.record(entry)),
+        deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
         engine_slots: Arc::new(Semaphore::new(4)),
     };

@@ -2,13 +2,15 @@
 
 mod audit;
 mod health;
+mod registry_event;
 mod reply;
 mod status;
 
 pub use audit::{AuditEntry, Kind, Level};
 pub use health::Health;
+pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{ErrorBody, RedeployReply, TriggerReply, UnblockReply};
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
-    StatusReport, StatusValue,
+    StatusFrame, StatusReport, StatusValue,
 };

@@ -221,6 +221,15 @@ pub struct StatusReport {
     pub services: Vec<ServiceStatus>,
 }
 
+/// A status frame of `GET /ui/stream` (DECISIONS 3).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusFrame {
+    /// Whole seconds since the program started.
+    pub uptime_seconds: u64,
+    /// One record per configured service.
+    pub services: Vec<ServiceStatus>,
+}
+
 // serde hands the field over by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(value: &f64) -> bool {

@@ -10,6 +10,7 @@
 //! | [`backoff`] | when a registry may be asked |
 //! | [`fault`] | failures in stable words |
 //! | [`current`] | the client in use, which a changed configuration exchanges |
+//! | [`meter`] | how requests end and how long they take |
 //!
 //! Every registry host has slots, a back-off and a memory of its own, so that none can hold up another.
 
@@ -20,6 +21,7 @@ mod challenge;
 mod credentials;
 mod current;
 mod fault;
+mod meter;
 pub(crate) mod tls;
 mod transport;
 
@@ -35,6 +37,7 @@ use self::challenge::Challenge;
 pub use self::credentials::{Credentials, Login};
 pub use self::current::CurrentRegistry;
 use self::fault::Fault;
+pub use self::meter::{Meter, RequestOutcome};
 use self::transport::{Outgoing, Transport};
 use super::{Registry, RegistryError, Urgency};
 use crate::config::RegistryConfig;
@@ -103,6 +106,13 @@ impl RegistryClient {
         })?;
         let transport = Transport::new(insecure.then_some(&home))?;
         Ok(Self { home, home_host, concurrency, transport, credentials, hosts: Mutex::default() })
+    }
+
+    /// Tells `meter` about every request from now on.
+    #[must_use]
+    pub fn metered(mut self, meter: Meter) -> Self {
+        self.transport.meter = meter;
+        self
     }
 
     fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {

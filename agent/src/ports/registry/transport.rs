@@ -8,6 +8,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, Url};
 
 use super::fault::{Fault, status_words, transport_words};
+use super::meter::{Meter, RequestOutcome};
 use super::tls;
 use crate::ports::RegistryError;
 
@@ -24,6 +25,8 @@ pub(super) struct Transport {
     loopback: Client,
     /// The one host whose certificate is not verified (`registry.insecure`).
     unverified: Option<(String, Client)>,
+    /// Who counts.
+    pub(super) meter: Meter,
 }
 
 /// A request as it goes to its first address.
@@ -52,6 +55,7 @@ impl Transport {
             remote: build(Client::builder().tls_backend_preconfigured(verified.clone()))?,
             loopback: build(Client::builder().tls_backend_preconfigured(verified).no_proxy())?,
             unverified,
+            meter: Meter::default(),
         })
     }
 
@@ -95,6 +99,7 @@ impl Transport {
             }
             builder.send()
         };
+        let began = tokio::time::Instant::now();
         let outcome = match send().await {
             // A kept connection may be closed by the other side just as it is used again.
             Err(error) if !error.is_timeout() && !error.is_connect() && request.form.is_none() => {
@@ -102,6 +107,11 @@ impl Transport {
             }
             outcome => outcome,
         };
+        let ended = match &outcome {
+            Ok(response) => RequestOutcome::of(response.status()),
+            Err(_) => RequestOutcome::Unreachable,
+        };
+        self.meter.tell(ended, began.elapsed());
         outcome.map_err(|error| Fault::Host(format!("{whose}: {}", transport_words(&error))))
     }
 }

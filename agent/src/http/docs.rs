@@ -1,0 +1,92 @@
+//! What is said about each endpoint, in the order of the table.
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::{
+    AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport, TriggerReply,
+    UnblockReply,
+};
+use serde_json::json;
+
+use super::openapi::Doc;
+
+const EVENT_STREAM: &str = "text/event-stream";
+/// What a registry's envelope may be sent as.
+const ENVELOPES: &[&str] = &[
+    "application/vnd.docker.distribution.events.v1+json",
+    "application/vnd.docker.distribution.events.v2+json",
+    "application/json",
+];
+
+type Names = BTreeMap<String, String>;
+
+pub(super) fn trigger_all() -> Doc {
+    Doc::of("Checks all services now.").json::<TriggerReply>(200, "A check was started.")
+}
+
+pub(super) fn trigger() -> Doc {
+    Doc::of("Checks one service now.").json::<TriggerReply>(200, "Started, or why not.").named()
+}
+
+pub(super) fn blocked() -> Doc {
+    Doc::of("Blocked digests.").json::<Names>(200, "Digest by service and image.")
+}
+
+pub(super) fn unblock() -> Doc {
+    Doc::of("Lifts the blocks of a service.").json::<UnblockReply>(200, "Done, or there was none.").named()
+}
+
+pub(super) fn not_found() -> Doc {
+    Doc::of("Images that are missing on this machine.").json::<Names>(200, "Digest by service and image.")
+}
+
+pub(super) fn errored() -> Doc {
+    Doc::of("Faults that persist.").json::<Names>(200, "Text by service.")
+}
+
+pub(super) fn status() -> Doc {
+    Doc::of("How all services are.").json::<StatusReport>(200, "The report.")
+}
+
+pub(super) fn status_of() -> Doc {
+    Doc::of("How one service is.").json::<ServiceStatus>(200, "Its record.").named()
+}
+
+pub(super) fn audit() -> Doc {
+    Doc::of("The last audit entries, newest first.")
+        .query("limit", "How many; more than 500 is 500.", json!({ "type": "integer", "minimum": 1 }))
+        .json::<Vec<AuditEntry>>(200, "The entries.")
+        .json::<ErrorBody>(400, "The limit is no positive integer.")
+}
+
+pub(super) fn health() -> Doc {
+    Doc::of("Whether the container engine answers.")
+        .json::<Health>(200, "It does.")
+        .json::<Health>(503, "It does not.")
+}
+
+pub(super) fn metrics() -> Doc {
+    Doc::of("Metrics in Prometheus' text form.").text(200, "The metrics.", "text/plain")
+}
+
+pub(super) fn redeploy() -> Doc {
+    Doc::of("Pulls and recreates a service.").json::<RedeployReply>(200, "Started, or why not.").named()
+}
+
+pub(super) fn ui_events() -> Doc {
+    Doc::of("Audit entries as they come, after the last 50.").text(200, "The stream.", EVENT_STREAM)
+}
+
+pub(super) fn ui() -> Doc {
+    Doc::of("The dashboard.").text(200, "The page.", "text/html; charset=utf-8")
+}
+
+pub(super) fn ui_stream() -> Doc {
+    Doc::of("Audit entries and status as they change.").text(200, "The stream.", EVENT_STREAM)
+}
+
+pub(super) fn registry_events() -> Doc {
+    Doc::of("Takes the notifications of a distribution registry.")
+        .body(ENVELOPES, "The registry's envelope; what can't be used is ignored.")
+        .json::<EventsReply>(202, "Always.")
+}

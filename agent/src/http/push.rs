@@ -1,0 +1,89 @@
+//! `POST /registry/events`: what a registry tells about itself (DECISIONS 4, push events).
+
+use evenkeel_common::http::{Request, Response, StatusCode, json};
+use evenkeel_common::wire::{EventsReply, RegistryEvent, RegistryEvents};
+
+use super::Api;
+use crate::tasks::push::Published;
+
+/// Kinds of content that a tag of an image names.
+const MANIFESTS: [&str; 4] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+
+/// Always 202: a registry repeats what is refused for ever, and holds back all that follows.
+pub(super) async fn events(api: Api, request: Request) -> Response {
+    for image in published(&request.body) {
+        api.pushes.tell(image);
+    }
+    json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
+}
+
+/// The tags that were written. The agent's own reads make `pull` events, and the parts of an image are pushed without
+/// a tag: neither counts.
+fn published(body: &[u8]) -> Vec<Published> {
+    let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
+    let mut images: Vec<Published> = Vec::new();
+    for event in envelope.events {
+        let Ok(RegistryEvent { action, target }) = serde_json::from_value(event) else { continue };
+        let kind = target.media_type.split(';').next().unwrap_or_default().trim();
+        if action != "push" || target.tag.is_empty() || !MANIFESTS.contains(&kind) {
+            continue;
+        }
+        let image = Published { repository: target.repository, tag: target.tag };
+        if !images.contains(&image) {
+            images.push(image);
+        }
+    }
+    images
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(action: &str, kind: &str, tag: &str) -> serde_json::Value {
+        json!({
+            "id": "x", "timestamp": "2026-01-02T03:04:05Z", "action": action,
+            "target": { "mediaType": kind, "size": 1, "repository": "shop/web", "tag": tag },
+            "request": { "host": "evil.test" },
+        })
+    }
+
+    #[test]
+    fn only_a_pushed_manifest_with_a_tag_counts_and_counts_once() {
+        let manifest = MANIFESTS[3];
+        let untagged =
+            json!({ "action": "push", "target": { "mediaType": manifest, "repository": "shop/web" } });
+        let body = json!({ "events": [
+            event("pull", manifest, "1"),
+            event("delete", manifest, "1"),
+            event("push", "application/octet-stream", "1"),
+            event("push", "", "1"),
+            event("push", manifest, ""),
+            untagged,
+            17,
+            { "action": "push" },
+            { "action": 7, "target": [] },
+            event("push", manifest, "2"),
+            event("push", MANIFESTS[0], "2"),
+            event("push", "application/vnd.oci.image.manifest.v1+json; charset=utf-8", "3"),
+        ]});
+        let tags: Vec<String> =
+            published(body.to_string().as_bytes()).into_iter().map(|image| image.tag).collect();
+        assert_eq!(tags, ["2", "3"]);
+    }
+
+    #[test]
+    fn junk_is_nothing() {
+        for body in ["", "{", "null", "[]", "{}", r#"{"events": 1}"#, r#"{"events": null}"#, "\u{0}\u{1}"] {
+            assert_eq!(published(body.as_bytes()), [], "{body}");
+        }
+        assert_eq!(published(&[0xff, 0xfe]), []);
+    }
+}

@@ -1,0 +1,135 @@
+//! Polls the services whose image was just pushed (DECISIONS 4, push events).
+//!
+//! An event is a hint: it only makes a poll of those services come early, which asks the registry as every poll does.
+//! The first event about an image is acted on at once; those of the next second together at its end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::supervisor::TaskSet;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Fleet;
+use crate::ports::{Registry, Urgency};
+
+use super::cycle::Cycle;
+use super::worker::{Command, Handle};
+
+/// Events about one image that come within this time make one poll.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+
+/// An image as a registry names it: without its own address, which may be another one inside a network.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Published {
+    /// Path of the repository.
+    pub repository: String,
+    /// The tag that was written.
+    pub tag: String,
+}
+
+/// Where news of pushed images goes.
+#[derive(Clone)]
+pub struct Pushes {
+    fleet: Arc<Fleet>,
+    news: mpsc::UnboundedSender<Published>,
+}
+
+impl Pushes {
+    /// Tells of an image. One that no service uses is forgotten at once, so that strangers can fill no queue.
+    pub fn tell(&self, image: Published) {
+        if self.fleet.workers().iter().any(|worker| uses(worker, &image)) {
+            // An error means that the program is stopping.
+            let _ = self.news.send(image);
+        }
+    }
+}
+
+/// The task that polls.
+pub struct PushPoller {
+    fleet: Arc<Fleet>,
+    registry: Arc<dyn Registry>,
+    news: mpsc::UnboundedReceiver<Published>,
+}
+
+impl PushPoller {
+    /// The task, and where it gets its news from.
+    pub fn new(fleet: Arc<Fleet>, registry: Arc<dyn Registry>) -> (Self, Pushes) {
+        let (sender, news) = mpsc::unbounded_channel();
+        (Self { fleet: fleet.clone(), registry, news }, Pushes { fleet, news: sender })
+    }
+
+    /// Polls until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let polls = TaskSet::new();
+        // Images that were polled less than a second ago: until when, and whether there was news since.
+        let mut resting: HashMap<Published, (Instant, bool)> = HashMap::new();
+        loop {
+            let next = resting.values().map(|(until, _)| *until).min();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(image) = self.news.recv() => match resting.get_mut(&image) {
+                    Some((_, again)) => *again = true,
+                    None => {
+                        self.poll(&image, &polls, &stop);
+                        resting.insert(image, (Instant::now() + DEBOUNCE, false));
+                    }
+                },
+                () = sleep_until(next), if next.is_some() => {
+                    let now = Instant::now();
+                    resting.retain(|image, (until, again)| {
+                        if *until <= now && *again {
+                            self.poll(image, &polls, &stop);
+                            (*until, *again) = (now + DEBOUNCE, false);
+                        }
+                        *until > now
+                    });
+                }
+            }
+        }
+        polls.finish(Duration::ZERO).await;
+    }
+
+    fn poll(&self, image: &Published, polls: &TaskSet, stop: &CancellationToken) {
+        tracing::info!(
+            repository = image.repository,
+            tag = image.tag,
+            "pushed; checking the services that use it"
+        );
+        let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
+        for worker in self.fleet.workers().iter().filter(|worker| uses(worker, image)) {
+            let (worker, cycle) = (worker.clone(), cycle.clone());
+            let stop = stop.clone();
+            polls.spawn("poll after a push", async move {
+                stop.run_until_cancelled(poll(worker, cycle)).await;
+            });
+        }
+    }
+}
+
+/// A service that is being deployed does not check; it does when it is done.
+async fn poll(mut worker: Handle, cycle: Arc<Cycle>) {
+    if worker.snapshot.wait_for(|shown| !shown.status.deploying).await.is_err() {
+        return;
+    }
+    let (done, ended) = oneshot::channel();
+    if worker.inbox.send(Command::Check(cycle, done)).is_ok() {
+        // The worker drops its end when the check is over.
+        let _ = ended.await;
+    }
+}
+
+fn uses(worker: &Handle, image: &Published) -> bool {
+    worker.config.images.iter().any(|configured| {
+        let reference = &configured.reference;
+        !reference.is_pinned()
+            && reference.repository.path == image.repository
+            && reference.tag.as_deref().unwrap_or("latest") == image.tag
+    })
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    tokio::time::sleep_until(at.unwrap_or_else(Instant::now)).await;
+}

@@ -1,0 +1,409 @@
+//! What the agent shows while it runs: streams, metrics, its own description; and that it answers at once whatever
+//! hangs around it.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use contract_tests::{Agent, Reply, request, unique_name, wait_for};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A registry or an engine that takes connections and never says a word.
+struct Silence {
+    folder: TempDir,
+    registry: TcpListener,
+    _engine: UnixListener,
+}
+
+impl Silence {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix(&unique_name("silence")).tempdir().unwrap();
+        // The kernel accepts for us; nobody ever reads.
+        let engine = UnixListener::bind(folder.path().join("engine.sock")).unwrap();
+        let registry = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self { folder, registry, _engine: engine }
+    }
+
+    fn agent(&self, services: usize) -> Agent {
+        let services: Vec<Value> = (0..services)
+            .map(|n| {
+                json!({
+                    "name": format!("web-{n}"), "images": [format!("web-{n}:latest")], "auto_update": true,
+                    "compose_project": format!("none-{n}"), "compose_files": [self.folder.path().join("compose.yml")],
+                })
+            })
+            .collect();
+        std::fs::write(self.folder.path().join("compose.yml"), "services: {}\n").unwrap();
+        let registry = format!("http://{}", self.registry.local_addr().unwrap());
+        let config = json!({
+            "registry": { "url": registry, "poll_interval": 3600 },
+            "docker_health": { "check_interval": 5, "timeout": 2 },
+            "services": services,
+        });
+        let engine = format!("unix://{}", self.folder.path().join("engine.sock").display());
+        Agent::start(self.folder.path(), config, &[("DOCKER_HOST", &engine)])
+    }
+}
+
+#[test]
+fn the_api_answers_at_once_while_registry_and_engine_hang() {
+    let silence = Silence::new();
+    let agent = silence.agent(20);
+    for n in 0..20 {
+        assert_eq!(agent.ask("POST", &format!("/trigger/web-{n}")).status, 200);
+    }
+    let paths = ["/status", "/status/web-3", "/health", "/audit", "/metrics", "/blocked", "/openapi.json"];
+    let mut times = Vec::new();
+    for round in 0..100 {
+        for path in paths {
+            let began = Instant::now();
+            let reply = agent.ask("GET", path);
+            times.push(began.elapsed());
+            assert!(matches!(reply.status, 200 | 503), "{round} {path}: {}", reply.text());
+        }
+    }
+    times.sort();
+    let at = |part: usize| times[(times.len() - 1) * part / 1000];
+    println!(
+        "API while registry and engine hang, {} requests on new connections: median {:?}, p99 {:?}, longest {:?}",
+        times.len(),
+        at(500),
+        at(990),
+        at(1000)
+    );
+    assert!(at(990) < Duration::from_secs(1), "p99 {:?}", at(990));
+}
+
+// --- metrics ---------------------------------------------------------------------------------------------
+
+/// Prometheus' own checker: on the path, or where dist/test.sh puts it.
+fn promtool() -> PathBuf {
+    let brought = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/promtool");
+    if brought.is_file() { brought } else { PathBuf::from("promtool") }
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_about_in_the_metrics() {
+    let silence = Silence::new();
+    let agent = silence.agent(2);
+    let reply = agent.ask("GET", "/metrics");
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let child = Command::new(promtool())
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.expect("promtool can be run; to get it: . dist/scripts/lib.sh && bring_promtool");
+    child.stdin.take().unwrap().write_all(&reply.body).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // What the prometheus crate itself names is not ours to change.
+    assert!(output.status.success() && said.is_empty(), "{}: {said}\n{}", output.status, reply.text());
+}
+
+#[test]
+fn metrics_tell_of_failed_requests_and_of_the_engine() {
+    let silence = Silence::new();
+    let agent = silence.agent(1);
+    wait_for(SOON, "the metrics to show the silent engine", || {
+        let text = agent.ask("GET", "/metrics").text();
+        let value = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            line.rsplit_once(' ')?.1.parse::<f64>().ok()
+        };
+        let down = value("docker_daemon_healthy ") == Some(0.0)
+            && value("docker_daemon_consecutive_failures ") >= Some(1.0)
+            && value("docker_daemon_checks_total ") >= Some(1.0);
+        if down { Ok(()) } else { Err(text) }
+    });
+}
+
+// --- description -----------------------------------------------------------------------------------------
+
+#[test]
+fn the_description_names_every_endpoint_and_every_endpoint_it_names_answers() {
+    let silence = Silence::new();
+    let agent = silence.agent(1);
+    let document = agent.ask("GET", "/openapi.json");
+    assert_eq!(document.header("content-type"), Some("application/json"));
+    let document = document.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut named = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let method = method.to_uppercase();
+            named.insert(format!("{method} {path}"));
+            if path == "/ui/events" || path == "/ui/stream" {
+                continue;
+            }
+            let unknown = path.replace("{name}", "nobody");
+            let reply = agent.ask(&method, &unknown);
+            let answered = operations[method.to_lowercase()]["responses"].as_object().unwrap();
+            assert!(answered.contains_key(&reply.status.to_string()), "{method} {path}: {}", reply.status);
+            if path.contains('{') {
+                assert_eq!(reply.json()["error"], "no service named \"nobody\" is configured");
+            }
+        }
+    }
+    // Spec 4.1 and what DECISIONS add; the page has no JSON to describe but is an endpoint all the same.
+    for endpoint in [
+        "POST /trigger",
+        "POST /trigger/{name}",
+        "GET /blocked",
+        "DELETE /blocked/{name}",
+        "POST /unblock/{name}",
+        "GET /not-found",
+        "GET /errored",
+        "GET /status",
+        "GET /status/{name}",
+        "GET /audit",
+        "GET /health",
+        "GET /metrics",
+        "POST /redeploy/{name}",
+        "GET /ui/events",
+        "GET /ui/stream",
+        "GET /openapi.json",
+        "POST /registry/events",
+    ] {
+        assert!(named.contains(endpoint), "{endpoint} is not among {named:?}");
+    }
+}
+
+#[test]
+fn every_reference_in_the_description_leads_somewhere() {
+    let silence = Silence::new();
+    let document = silence.agent(0).ask("GET", "/openapi.json").json();
+    let mut open = vec![&document];
+    while let Some(value) = open.pop() {
+        if let Some(target) = value.get("$ref").and_then(Value::as_str) {
+            let pointer = target.strip_prefix('#').expect("it stays in the document");
+            assert!(document.pointer(pointer).is_some(), "{target}");
+        }
+        match value {
+            Value::Object(map) => open.extend(map.values()),
+            Value::Array(list) => open.extend(list),
+            _ => {}
+        }
+    }
+}
+
+// --- registry events -------------------------------------------------------------------------------------
+
+#[test]
+fn a_registry_gets_202_whatever_it_sends_and_whatever_host_it_asks_for() {
+    let silence = Silence::new();
+    let agent = silence.agent(1);
+    let post = |headers: &[(&str, &str)], body: &[u8]| -> Reply {
+        request(agent.address(), "POST", "/registry/events", headers, body).unwrap()
+    };
+    let large = vec![b'['; 1024 * 1024];
+    for body in [&b""[..], b"{", b"null", b"{\"events\":[1,{}]}", &[0xff, 0x00], &large] {
+        assert_eq!(post(&[], body).status, 202);
+    }
+    assert_eq!(post(&[("Host", "registry.internal:5000")], b"{}").status, 202);
+    assert_eq!(post(&[("Origin", "http://evil.test")], b"{}").status, 403);
+    assert_eq!(post(&[], &vec![b'['; 1024 * 1024 + 1]).status, 413);
+    let triggers = agent.audit().into_iter().filter(|entry| entry.event.as_str() == "manual_trigger").count();
+    assert_eq!(triggers, 0);
+}
+
+// --- streams ---------------------------------------------------------------------------------------------
+
+/// A client of an event stream.
+struct Client {
+    stream: TcpStream,
+    text: Vec<u8>,
+}
+
+impl Client {
+    /// `host` is the last part of the client's own address, since the places of one address are few.
+    async fn open(agent: &str, path: &str, host: u8, headers: &str) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0))).unwrap();
+        let mut stream = socket.connect(agent.parse().unwrap()).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        Self { stream, text: Vec::new() }
+    }
+
+    /// Reads until what came contains `wanted`; `false` when the stream ended or fell silent before.
+    async fn read_until(&mut self, wanted: &str) -> bool {
+        let mut from = 0;
+        loop {
+            let found = self.text[from..].windows(wanted.len()).any(|window| window == wanted.as_bytes());
+            if found {
+                return true;
+            }
+            from = self.text.len().saturating_sub(wanted.len());
+            let mut part = [0; 16 * 1024];
+            match timeout(SOON, self.stream.read(&mut part)).await {
+                Ok(Ok(length)) if length > 0 => self.text.extend_from_slice(&part[..length]),
+                _ => return false,
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text).into_owned()
+    }
+
+    /// The ids of the audit frames so far.
+    fn ids(&self) -> Vec<u64> {
+        let text = self.text();
+        text.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect()
+    }
+}
+
+/// Clients live no longer than the runtime that they were opened on.
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_stream_replays_then_goes_on_where_a_client_was_and_ends_with_the_program() {
+    let silence = Silence::new();
+    let mut agent = silence.agent(1);
+    let address = agent.address().to_owned();
+    for _ in 0..60 {
+        agent.trigger("web-0");
+    }
+    let runtime = runtime();
+    let (clients, began) = runtime.block_on(async {
+        let mut first = Client::open(&address, "/ui/events", 1, "").await;
+        assert!(first.read_until("id: ").await);
+        wait_ids(&mut first, 50).await;
+        let ids = first.ids();
+        assert!(first.text().contains("text/event-stream") && first.text().contains("x-accel-buffering: no"));
+        assert!(!first.text().contains("event: "), "unnamed frames");
+
+        // From the 10th of those on.
+        let headers = format!("Last-Event-ID: {}\r\n", ids[9]);
+        let mut again = Client::open(&address, "/ui/stream", 2, &headers).await;
+        wait_ids(&mut again, 40).await;
+        assert_eq!(again.ids()[0], ids[10]);
+        assert!(again.read_until("event: status\n").await);
+        let text = again.text();
+        let frame = text.split("event: status\ndata: ").nth(1).unwrap().lines().next().unwrap();
+        let frame: Value = serde_json::from_str(frame).unwrap();
+        assert_eq!(frame["services"][0]["name"], "web-0", "{frame}");
+        assert_eq!(frame.as_object().unwrap().len(), 2, "{frame}");
+        (vec![first, again], Instant::now())
+    });
+    let status = agent.terminate();
+    assert!(status.success(), "{status}");
+    println!("two streams open: stopped within {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10));
+    for client in &clients {
+        let ids = client.ids();
+        assert!(ids.windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids:?}");
+    }
+}
+
+async fn wait_ids(client: &mut Client, count: usize) {
+    while client.ids().len() < count {
+        let seen = client.ids();
+        let next = seen.last().map_or("id: ".to_owned(), |last| format!("id: {}\n", last + 1));
+        assert!(client.read_until(&next).await, "{} of {count} entries: {}", seen.len(), client.text());
+        // The frame's data follows in the same chunk.
+    }
+}
+
+#[test]
+fn too_many_streams_of_one_address_are_refused_and_a_place_comes_back() {
+    let silence = Silence::new();
+    let agent = silence.agent(1);
+    let address = agent.address().to_owned();
+    runtime().block_on(async {
+        let mut clients = Vec::new();
+        for n in 0..32 {
+            let path = if n % 2 == 0 { "/ui/events" } else { "/ui/stream" };
+            let mut client = Client::open(&address, path, 1, "").await;
+            assert!(client.read_until("200 OK").await, "{n}: {}", client.text());
+            clients.push(client);
+        }
+        let mut refused = Client::open(&address, "/ui/events", 1, "").await;
+        assert!(refused.read_until("429 ").await, "{}", refused.text());
+        let mut elsewhere = Client::open(&address, "/ui/events", 2, "").await;
+        assert!(elsewhere.read_until("200 OK").await);
+        clients.pop();
+        let began = Instant::now();
+        loop {
+            let mut again = Client::open(&address, "/ui/stream", 1, "").await;
+            again.read_until("HTTP/1.1 ").await;
+            if again.read_until("200 OK").await {
+                break;
+            }
+            assert!(began.elapsed() < SOON);
+        }
+    });
+}
+
+#[test]
+fn of_200_clients_50_do_not_read_and_no_other_misses_an_entry() {
+    const ENTRIES: usize = 400;
+    let silence = Silence::new();
+    let agent = silence.agent(30);
+    let address = agent.address().to_owned();
+    let memory = || {
+        let text = agent.ask("GET", "/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    let runtime = runtime();
+    let mut clients = runtime.block_on(async {
+        let mut clients = Vec::new();
+        for n in 0..200_u8 {
+            let path = if n % 2 == 0 { "/ui/events" } else { "/ui/stream" };
+            clients.push(Client::open(&address, path, 2 + n / 25, "").await);
+        }
+        for client in &mut clients {
+            assert!(client.read_until("200 OK").await, "{}", client.text());
+        }
+        clients
+    });
+    let before = memory();
+    let stalled = clients.split_off(150);
+    let last = "\"message\":\"a check of all services was asked for\"";
+    let readers = runtime.spawn(async move {
+        let mut tasks = tokio::task::JoinSet::new();
+        for mut client in clients {
+            tasks.spawn(async move { (client.read_until(last).await, client) });
+        }
+        tasks.join_all().await
+    });
+    for n in 0..ENTRIES {
+        agent.trigger(&format!("web-{}", n % 30));
+    }
+    agent.ask("POST", "/trigger");
+    let readers = runtime.block_on(readers).unwrap();
+    assert_eq!(readers.len(), 150);
+    for (done, client) in &readers {
+        let text = client.text();
+        assert!(*done && !text.contains(": missed"), "{text}");
+        let ids = client.ids();
+        assert!(ids.windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids:?}");
+        assert_eq!(text.matches("\"event\":\"manual_trigger\"").count(), ENTRIES + 1);
+    }
+    let after = memory();
+    println!(
+        "200 clients, 50 of them not reading: memory {:.1} MiB before, {:.1} MiB after {ENTRIES} entries",
+        before / 1_048_576.0,
+        after / 1_048_576.0
+    );
+    assert!(after - before < 64.0 * 1_048_576.0, "{before} to {after}");
+    drop(stalled);
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Lets schemathesis try the running agent against its own description (/openapi.json), with no engine and no
+# registry. Usage: bash dist/scripts/check-api.sh [PROGRAM]; needs the agent built (default:
+# target/debug/evenkeel-agent).
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+program="${1:-$REPO/target/debug/evenkeel-agent}"
+[ -x "$program" ] || die "$program is missing: run 'cargo build --bin evenkeel-agent' first"
+bring_schemathesis
+
+work="$(mktemp -d)"
+pid=""
+# shellcheck disable=SC2317  # the trap calls it
+finish() {
+    local code=$?
+    trap - EXIT
+    if [ -n "$pid" ]; then
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    fi
+    [ "$code" -eq 0 ] || tail -n 20 "$work/agent.log" >&2 || true
+    rm -rf -- "$work"
+    exit "$code"
+}
+trap finish EXIT
+
+port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+echo 'services: {}' >"$work/compose.yml"
+cat >"$work/config.json" <<CONFIG
+{
+    "api": { "address": ["127.0.0.1:$port"] },
+    "registry": { "url": "http://127.0.0.1:9", "poll_interval": 3600 },
+    "audit": { "path": "$work/audit.jsonl" },
+    "state": { "path": "$work/state" },
+    "services": [
+        {
+            "name": "web", "images": ["web:latest"], "auto_update": true,
+            "compose_project": "evenkeel-none", "compose_files": ["$work/compose.yml"]
+        }
+    ]
+}
+CONFIG
+env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/config.json" >"$work/agent.log" 2>&1 &
+pid=$!
+for _ in $(seq 1 100); do
+    curl -s -o "$work/health" "http://127.0.0.1:$port/health" && break
+    sleep 0.1
+done
+[ -s "$work/health" ] || die "the agent does not answer on port $port"
+
+# The name of a service that exists lets the tests get further than 404. Without an engine /health is 503 by rule.
+cat >"$work/schemathesis.toml" <<'CONFIG'
+[parameters]
+"path.name" = "web"
+
+[checks]
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
+CONFIG
+try() {
+    "$SCHEMATHESIS" --config-file "$1" run "http://127.0.0.1:$port/openapi.json" \
+        --exclude-path-regex '^/ui' --checks all --max-examples "$2" --seed 1 --request-timeout 10 \
+        --workers 1 --no-color
+}
+cd "$work"
+try "$work/schemathesis.toml" 30
+sed -i '/^\[parameters\]/,/^$/d' "$work/schemathesis.toml"
+try "$work/schemathesis.toml" 60
+kill -0 "$pid" 2>/dev/null || die "the agent did not survive"
