@@ -18,8 +18,8 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue,
-    IF_NONE_MATCH, VARY,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderValue, IF_NONE_MATCH, VARY,
 };
 use http::{HeaderMap, Response as HttpResponse, StatusCode};
 use sha2::{Digest, Sha256};
@@ -214,7 +214,8 @@ mod tests {
     fn a_page_that_is_known_is_not_sent_again() {
         let page = document(HTML, "", "");
         let tag = page.reply(StatusCode::OK, &HeaderMap::new()).headers()[ETAG].to_str().unwrap().to_owned();
-        let gzip_tag = page.reply(StatusCode::OK, &headers(&[(ACCEPT_ENCODING, "gzip")])).headers()[ETAG].clone();
+        let gzip_tag =
+            page.reply(StatusCode::OK, &headers(&[(ACCEPT_ENCODING, "gzip")])).headers()[ETAG].clone();
         assert_ne!(tag, gzip_tag);
         for known in [tag.clone(), format!("\"x\", {tag}"), format!("W/{tag}"), "*".to_owned()] {
             let ask = headers(&[(IF_NONE_MATCH, &known)]);

@@ -150,9 +150,8 @@ impl Browser {
     /// Clicks as a person does: the element must be there and visible.
     #[track_caller]
     pub fn click(&self, css: &str) {
-        let clicked = self.runtime.block_on(async {
-            self.client.find(Locator::Css(css)).await?.click().await
-        });
+        let clicked =
+            self.runtime.block_on(async { self.client.find(Locator::Css(css)).await?.click().await });
         if let Err(error) = clicked {
             panic!("click {css}: {error}");
         }
@@ -161,9 +160,8 @@ impl Browser {
     /// Types into an element.
     #[track_caller]
     pub fn write(&self, css: &str, text: &str) {
-        let written = self.runtime.block_on(async {
-            self.client.find(Locator::Css(css)).await?.send_keys(text).await
-        });
+        let written =
+            self.runtime.block_on(async { self.client.find(Locator::Css(css)).await?.send_keys(text).await });
         if let Err(error) = written {
             panic!("write to {css}: {error}");
         }

@@ -37,40 +37,64 @@ fn with(mut record: Value, more: &Value) -> Value {
 
 /// A machine on which everything happens at once.
 fn busy_machine() -> Value {
-    let shop = with(service("shop", "ok"), &json!({
-        "updates_total": 41, "restarts_total": 2, "cpu_percent": 38.2,
-        "containers": [
-            { "id": "a1", "name": "shop-web-1", "state": "running", "status": "Up 3 hours (healthy)",
-              "image": "localhost:5000/shop:latest", "cpu_percent": 36.0, "memory_percent": 20.0,
-              "memory_usage_mb": 300.25, "memory_limit_mb": 1536.0,
-              "mounts": [
-                { "type": "volume", "name": "shop_media", "source": "", "destination": "/srv/media", "read_only": false },
-                { "type": "bind", "name": "", "source": "/etc/shop/settings.toml", "destination": "/app/settings.toml", "read_only": true },
-                { "type": "tmpfs", "name": "", "source": "", "destination": "/tmp", "read_only": false } ] },
-            { "id": "a2", "name": "shop-worker-1", "state": "running", "status": "Up 3 hours",
-              "image": "localhost:5000/shop:latest" },
-        ],
-    }));
-    let api = with(service("api", "blocked"), &json!({
-        "blocked": NEW, "rollbacks_total": 1, "failures_total": 1, "updates_total": 12 }));
-    let search = with(service("search", "deploying"), &json!({
+    let shop = with(
+        service("shop", "ok"),
+        &json!({
+            "updates_total": 41, "restarts_total": 2, "cpu_percent": 38.2,
+            "containers": [
+                { "id": "a1", "name": "shop-web-1", "state": "running", "status": "Up 3 hours (healthy)",
+                  "image": "localhost:5000/shop:latest", "cpu_percent": 36.0, "memory_percent": 20.0,
+                  "memory_usage_mb": 300.25, "memory_limit_mb": 1536.0,
+                  "mounts": [
+                    { "type": "volume", "name": "shop_media", "source": "", "destination": "/srv/media", "read_only": false },
+                    { "type": "bind", "name": "", "source": "/etc/shop/settings.toml", "destination": "/app/settings.toml", "read_only": true },
+                    { "type": "tmpfs", "name": "", "source": "", "destination": "/tmp", "read_only": false } ] },
+                { "id": "a2", "name": "shop-worker-1", "state": "running", "status": "Up 3 hours",
+                  "image": "localhost:5000/shop:latest" },
+            ],
+        }),
+    );
+    let api = with(
+        service("api", "blocked"),
+        &json!({
+        "blocked": NEW, "rollbacks_total": 1, "failures_total": 1, "updates_total": 12 }),
+    );
+    let search = with(
+        service("search", "deploying"),
+        &json!({
         "deploying": true, "has_stats": false, "next_check": null,
         "deploy": { "phase": "pulling", "image": "localhost:5000/search:latest", "since": ago(12),
-                    "pulled_bytes": 44_040_192, "total_bytes": 102_760_448 } }));
-    let mail = with(service("mail", "deploying"), &json!({
+                    "pulled_bytes": 44_040_192, "total_bytes": 102_760_448 } }),
+    );
+    let mail = with(
+        service("mail", "deploying"),
+        &json!({
         "deploying": true, "memory_percent": 83.0, "memory_usage_mb": 424.9,
         "deploy": { "phase": "probation", "image": "localhost:5000/mail:latest", "since": ago(22),
-                    "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1 } }));
-    let ledger = with(service("ledger", "errored"), &json!({
+                    "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1 } }),
+    );
+    let ledger = with(
+        service("ledger", "errored"),
+        &json!({
         "errored": "cannot ask the registry localhost:5000 for ledger:latest: connection refused",
-        "failures_total": 3, "auto_heal": false }));
-    let queue = with(service("queue", "degraded"), &json!({
-        "degraded": true, "healthy": false, "restart_failures": 1, "restarts_total": 5, "cpu_percent": 97.0 }));
-    let cache = with(service("cache", "exhausted"), &json!({
-        "exhausted": true, "healthy": false, "restart_failures": 3, "restarts_total": 9, "failures_total": 3 }));
+        "failures_total": 3, "auto_heal": false }),
+    );
+    let queue = with(
+        service("queue", "degraded"),
+        &json!({
+        "degraded": true, "healthy": false, "restart_failures": 1, "restarts_total": 5, "cpu_percent": 97.0 }),
+    );
+    let cache = with(
+        service("cache", "exhausted"),
+        &json!({
+        "exhausted": true, "healthy": false, "restart_failures": 3, "restarts_total": 9, "failures_total": 3 }),
+    );
     let docs = with(service("docs", "not_found"), &json!({ "not_found": NEW, "auto_start": false }));
-    let mut legacy = with(service("legacy", "unknown"), &json!({
-        "auto_update": false, "auto_heal": false, "auto_start": false, "has_stats": false }));
+    let mut legacy = with(
+        service("legacy", "unknown"),
+        &json!({
+        "auto_update": false, "auto_heal": false, "auto_start": false, "has_stats": false }),
+    );
     for key in ["images", "containers", "next_check", "last_check", "healthy"] {
         legacy.as_object_mut().expect("an object").remove(key);
     }
@@ -88,16 +112,26 @@ fn rollback() -> Value {
 }
 
 fn history(stage: &Stage) {
-    let plain = |seconds, service: &str, event: &str, level: &str, message: &str| {
-        json!({ "timestamp": ago(seconds), "service": service, "event": event, "level": level, "message": message })
-    };
+    let plain = |seconds, service: &str, event: &str, level: &str, message: &str| json!({ "timestamp": ago(seconds), "service": service, "event": event, "level": level, "message": message });
     stage.entry(&plain(86_000, "evenkeel", "started", "info", "watching 9 services"));
     stage.entry(&with(
         plain(7200, "shop", "updated", "info", "the new image passed its probation"),
         &json!({ "old_digest": NEW, "new_digest": OLD }),
     ));
-    stage.entry(&plain(1900, "ledger", "error", "error", "cannot ask the registry localhost:5000 for ledger:latest: connection refused"));
-    stage.entry(&plain(900, "cache", "exhausted", "critical", "3 restarts did not help; given up until someone acts"));
+    stage.entry(&plain(
+        1900,
+        "ledger",
+        "error",
+        "error",
+        "cannot ask the registry localhost:5000 for ledger:latest: connection refused",
+    ));
+    stage.entry(&plain(
+        900,
+        "cache",
+        "exhausted",
+        "critical",
+        "3 restarts did not help; given up until someone acts",
+    ));
     stage.entry(&rollback());
     stage.entry(&plain(95, "queue", "restarting", "warning", "queue-1 is unhealthy; restarting it"));
 }
@@ -127,35 +161,73 @@ fn every_column_and_section_shows_what_the_status_says() {
     assert_eq!(heads.join(" "), "Name Status Config Next Check Resources Stats Actions");
     assert_eq!(browser.text(&row(1, ".title strong")), "shop");
     let words: Vec<String> = (1..=9).map(|nth| browser.text(&row(nth, ".badge"))).collect();
-    let expected =
-        ["ok", "blocked", "deploying", "deploying", "errored", "degraded", "exhausted", "not found", "unknown"];
+    let expected = [
+        "ok",
+        "blocked",
+        "deploying",
+        "deploying",
+        "errored",
+        "degraded",
+        "exhausted",
+        "not found",
+        "unknown",
+    ];
     for (word, expected) in words.iter().zip(expected) {
         assert!(word.ends_with(expected), "{word:?} is not {expected:?}");
         assert!(word.chars().next().is_some_and(|sign| !sign.is_alphanumeric()), "{word:?} has a sign");
     }
-    assert_eq!(browser.value("[...document.querySelectorAll('#rows > tr:nth-child(5) .flag')].map((f) => f.title)"),
-        json!(["Auto update: on", "Auto heal: off", "Auto start: on"]));
+    assert_eq!(
+        browser.value("[...document.querySelectorAll('#rows > tr:nth-child(5) .flag')].map((f) => f.title)"),
+        json!(["Auto update: on", "Auto heal: off", "Auto start: on"])
+    );
     let countdown = browser.text(&row(1, ".next"));
     assert!(countdown.starts_with("in 3:") && countdown.contains("min ago"), "{countdown}");
     assert!(browser.text(&row(9, ".next")).contains("not polled"));
     let resources = browser.text(&row(1, ".resources"));
-    assert!(resources.contains("38.2 %") && resources.contains("107.5 MiB") || resources.contains("108 MiB"), "{resources}");
+    assert!(
+        resources.contains("38.2 %") && resources.contains("107.5 MiB") || resources.contains("108 MiB"),
+        "{resources}"
+    );
     assert!(browser.text(&row(9, ".resources")).contains("no data yet"));
-    assert_eq!(browser.value("[...document.querySelectorAll('#rows > tr:nth-child(1) .tally dd')].map((d) => d.textContent)"),
-        json!(["41", "0", "2", "0"]));
-    assert!(browser.text(&row(3, ".deploy")).contains("42.0 MiB of 98.0 MiB"), "{}", browser.text(&row(3, ".deploy")));
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('#rows > tr:nth-child(1) .tally dd')].map((d) => d.textContent)"
+        ),
+        json!(["41", "0", "2", "0"])
+    );
+    assert!(
+        browser.text(&row(3, ".deploy")).contains("42.0 MiB of 98.0 MiB"),
+        "{}",
+        browser.text(&row(3, ".deploy"))
+    );
     assert!(browser.text(&row(4, ".deploy")).contains("left"));
     assert!(browser.text(&row(5, ".note")).contains("connection refused"));
-    assert!(browser.text("#summary").contains("1 service ok · 4 need you · 3 being worked on"), "{}", browser.text("#summary"));
+    assert!(
+        browser.text("#summary").contains("1 service ok · 4 need you · 3 being worked on"),
+        "{}",
+        browser.text("#summary")
+    );
 
     for button in 1..=3 {
         browser.click(&row(1, &format!(".fold:nth-child({button})")));
     }
     let open = browser.text(&row(1, ".below"));
     for part in [
-        "shop-web-1", "running", "CPU 36.0 %", "300 MiB of 1.5 GiB", "shop_media → /srv/media", "read-write",
-        "/etc/shop/settings.toml → /app/settings.toml", "read-only", "tmpfs", "shop-worker-1",
-        "localhost:5000/shop:latest", "84.3 MiB", &OLD[..19], "updated", "the new image passed its probation",
+        "shop-web-1",
+        "running",
+        "CPU 36.0 %",
+        "300 MiB of 1.5 GiB",
+        "shop_media → /srv/media",
+        "read-write",
+        "/etc/shop/settings.toml → /app/settings.toml",
+        "read-only",
+        "tmpfs",
+        "shop-worker-1",
+        "localhost:5000/shop:latest",
+        "84.3 MiB",
+        &OLD[..19],
+        "updated",
+        "the new image passed its probation",
     ] {
         assert!(open.contains(part), "{part:?} is not in {open}");
     }
@@ -165,7 +237,11 @@ fn every_column_and_section_shows_what_the_status_says() {
 #[test]
 fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
     let (_stage, browser) = scene();
-    assert!(browser.text(&row(2, ".note")).contains("exited with code 1"), "{}", browser.text(&row(2, ".note")));
+    assert!(
+        browser.text(&row(2, ".note")).contains("exited with code 1"),
+        "{}",
+        browser.text(&row(2, ".note"))
+    );
     browser.click("#events > tr:nth-child(2) summary");
     browser.wait("the box", "document.querySelector('#events .box')");
     let told = browser.text("#events > tr:nth-child(2)");
@@ -211,7 +287,10 @@ fn actions_ask_where_they_interrupt_and_tell_the_answer() {
     stage.away(true);
     browser.click(&row(1, ".actions .button:nth-child(1)"));
     told("No connection");
-    browser.wait("no busy button", "!document.querySelector('[aria-busy]') && !document.querySelector('.button:disabled')");
+    browser.wait(
+        "no busy button",
+        "!document.querySelector('[aria-busy]') && !document.querySelector('.button:disabled')",
+    );
     assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
 }
 
@@ -232,12 +311,21 @@ fn open_parts_scroll_and_focus_survive_updates_that_touch_only_what_changed() {
     let mut report = busy_machine();
     report["services"][4] = service("ledger", "ok");
     stage.status(&report);
-    browser.wait("the new status", "document.querySelector('#rows > tr:nth-child(5) .badge').innerText.endsWith('ok')");
+    browser.wait(
+        "the new status",
+        "document.querySelector('#rows > tr:nth-child(5) .badge').innerText.endsWith('ok')",
+    );
     stage.entry(&json!({ "timestamp": ago(0), "service": "ledger", "event": "recovered", "level": "info", "message": "checks work again" }));
-    browser.wait("the new entry", "document.querySelector('#events').innerText.includes('checks work again')");
+    browser
+        .wait("the new entry", "document.querySelector('#events').innerText.includes('checks work again')");
     assert_eq!(browser.value("window.kept.every((node) => node.isConnected)"), true);
     assert_eq!(browser.value("window.scrollY"), 150);
-    assert_eq!(browser.value("document.activeElement.closest('tr') === document.querySelector('#rows > tr:nth-child(7)')"), true);
+    assert_eq!(
+        browser.value(
+            "document.activeElement.closest('tr') === document.querySelector('#rows > tr:nth-child(7)')"
+        ),
+        true
+    );
     assert_eq!(browser.value("document.querySelector('#rows > tr:nth-child(1) .below li') !== null && document.querySelector('#events .more').open"), true);
     let elsewhere = browser.value(
         "[...new Set(touched.map((n) => (n.nodeType === 1 ? n : n.parentElement)).filter((n) => n &&
@@ -258,7 +346,8 @@ fn the_connection_is_shown_as_it_is_and_comes_back_without_gap_or_double() {
     stage.entry(&json!({ "timestamp": ago(1), "service": "mail", "event": "updated", "level": "info", "message": "meanwhile" }));
     stage.away(false);
     browser.wait("live again", "document.body.dataset.link === 'live'");
-    browser.wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    browser
+        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
     assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
     assert_eq!(browser.value("document.querySelectorAll('#rows > tr').length"), 9);
 }
@@ -311,12 +400,15 @@ fn hostile_text_is_only_text() {
     let stage = Stage::agent();
     let bomb = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script>";
     let long = "x".repeat(10 * 1024);
-    let record = with(service("shop", "errored"), &json!({
-        "errored": format!("{bomb} {long} \u{1b}[31mred\u{1b}[0m \u{202e}gnp.exe"),
-        "images": [{ "image": bomb, "digest": bomb, "short": bomb, "size_mb": 1.0 }],
-        "containers": [{ "id": bomb, "name": bomb, "state": bomb, "status": bomb, "image": long,
-            "mounts": [{ "type": bomb, "name": bomb, "source": bomb, "destination": bomb, "read_only": true }] }],
-    }));
+    let record = with(
+        service("shop", "errored"),
+        &json!({
+            "errored": format!("{bomb} {long} \u{1b}[31mred\u{1b}[0m \u{202e}gnp.exe"),
+            "images": [{ "image": bomb, "digest": bomb, "short": bomb, "size_mb": 1.0 }],
+            "containers": [{ "id": bomb, "name": bomb, "state": bomb, "status": bomb, "image": long,
+                "mounts": [{ "type": bomb, "name": bomb, "source": bomb, "destination": bomb, "read_only": true }] }],
+        }),
+    );
     let named = service(bomb, bomb);
     stage.status(&json!({ "uptime_seconds": 1, "services": [record, named] }));
     stage.answer("GET /health", 200, &json!({ "status": "ok", "config_warnings": [bomb, long] }));
@@ -352,7 +444,8 @@ fn empty_and_broken_states_say_what_to_do() {
     let browser = Browser::start();
     browser.open(&stage.url());
     browser.wait("the empty state", "document.querySelector('#empty').innerText.includes('config.json')");
-    browser.wait("the notice", "document.querySelector('#notice').innerText.includes('/var/run/docker.sock')");
+    browser
+        .wait("the notice", "document.querySelector('#notice').innerText.includes('/var/run/docker.sock')");
     assert!(browser.text("#notice").contains("env_file /x does not exist"));
     assert!(browser.text("#no-events").contains("Nothing has happened yet"));
 }
@@ -368,7 +461,8 @@ fn no_serious_fault_of_accessibility_in_either_theme_at_any_width() {
             browser.size(width, 900);
             assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} {width}");
         }
-        browser.run("document.querySelector('#rows > tr:nth-child(1) .actions .button:nth-child(2)').click();");
+        browser
+            .run("document.querySelector('#rows > tr:nth-child(1) .actions .button:nth-child(2)').click();");
         browser.wait("the question", "document.querySelector('dialog').open");
         assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} dialog");
         browser.click("#dialog-no");
@@ -387,7 +481,8 @@ fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
         for (nth, service) in report["services"].as_array_mut().expect("a list").iter_mut().enumerate() {
             let wave = [0.7, 1.2, 0.9, 1.0][(step + nth) % 4];
             service["cpu_percent"] = json!(service["cpu_percent"].as_f64().unwrap_or_default() * wave);
-            service["memory_percent"] = json!(service["memory_percent"].as_f64().unwrap_or_default() * (0.9 + wave / 10.0));
+            service["memory_percent"] =
+                json!(service["memory_percent"].as_f64().unwrap_or_default() * (0.9 + wave / 10.0));
         }
         stage.status(&report);
     }
@@ -429,13 +524,18 @@ fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
         }
         stage.status(&json!({ "uptime_seconds": tick, "services": services }));
         for change in 0..10 {
-            stage.entry(&json!({ "timestamp": ago(0), "service": format!("service-{change:03}"), "event": "restarted",
-                "level": "info", "message": format!("change {tick} {change}") }));
+            stage.entry(
+                &json!({ "timestamp": ago(0), "service": format!("service-{change:03}"), "event": "restarted",
+                "level": "info", "message": format!("change {tick} {change}") }),
+            );
         }
         std::thread::sleep(Duration::from_millis(200));
     }
     let last = format!("change {} 9", seconds * 5 - 1);
-    browser.wait("the last change", &format!("document.querySelector('#events').innerText.includes({})", json!(last)));
+    browser.wait(
+        "the last change",
+        &format!("document.querySelector('#events').innerText.includes({})", json!(last)),
+    );
     let seen = browser.value("({ long, before, after: (gc(), performance.memory.usedJSHeapSize), events: document.querySelectorAll('#events > tr').length })");
     let over: Vec<&Value> =
         seen["long"].as_array().expect("a list").iter().filter(|ms| ms.as_f64() >= Some(100.0)).collect();

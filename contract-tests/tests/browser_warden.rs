@@ -19,7 +19,15 @@ fn machines() -> Value {
     ])
 }
 
-fn entry(seq: u32, seconds: u32, agent: &str, service: &str, event: &str, level: &str, message: &str) -> Value {
+fn entry(
+    seq: u32,
+    seconds: u32,
+    agent: &str,
+    service: &str,
+    event: &str,
+    level: &str,
+    message: &str,
+) -> Value {
     json!({ "timestamp": ago(seconds), "machine": agent, "service": service, "event": event, "message": message,
             "level": level, "seq": seq, "agent": agent })
 }
@@ -27,16 +35,33 @@ fn entry(seq: u32, seconds: u32, agent: &str, service: &str, event: &str, level:
 fn scene() -> (Stage, Browser) {
     let stage = Stage::warden();
     stage.answer("GET /machines", 200, &machines());
-    let mut updated = entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
+    let mut updated =
+        entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
     updated["new_digest"] = json!(DIGEST);
     stage.entry(&updated);
-    let mut back = entry(90, 3000, "lighthouse", "shop", "rolled_back", "warning", "the new image failed; the old one runs again");
+    let mut back = entry(
+        90,
+        3000,
+        "lighthouse",
+        "shop",
+        "rolled_back",
+        "warning",
+        "the new image failed; the old one runs again",
+    );
     back["old_digest"] = json!(DIGEST);
     back["new_digest"] = json!(BAD);
     back["reason"] = json!("container shop-1 exited with code 1");
     stage.entry(&back);
     stage.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
-    stage.entry(&entry(0, 540, "lighthouse", "warden", "agent_offline", "warning", "lighthouse does not answer"));
+    stage.entry(&entry(
+        0,
+        540,
+        "lighthouse",
+        "warden",
+        "agent_offline",
+        "warning",
+        "lighthouse does not answer",
+    ));
     stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
     let browser = Browser::start();
     browser.open(&format!("{}?token=secret", stage.url()));
@@ -53,13 +78,25 @@ fn machines_fleet_and_feed_show_what_the_warden_knows() {
     assert_eq!(browser.url(), stage.url(), "the token is out of the address");
     assert!(browser.text("#summary").contains("1 machine online · 1 offline · 1 not asked yet"));
     let card = browser.text("#machines > li:nth-child(2)");
-    for part in ["lighthouse", "offline", "for 9 min", "connection refused", "3 entries missing", "1 critical", "does not answer"] {
+    for part in [
+        "lighthouse",
+        "offline",
+        "for 9 min",
+        "connection refused",
+        "3 entries missing",
+        "1 critical",
+        "does not answer",
+    ] {
         assert!(card.contains(part), "{part:?} is not in {card}");
     }
-    let fleet = browser.value("[...document.querySelectorAll('#fleet > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))");
+    let fleet = browser
+        .value("[...document.querySelectorAll('#fleet > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))");
     let fleet: Vec<&str> = fleet.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert_eq!(fleet.len(), 4, "{fleet:?}");
-    assert!(fleet.iter().any(|row| row.contains("shop lighthouse") && row.contains(&DIGEST[..19])), "{fleet:?}");
+    assert!(
+        fleet.iter().any(|row| row.contains("shop lighthouse") && row.contains(&DIGEST[..19])),
+        "{fleet:?}"
+    );
     let feed = browser.text("#events > tr:nth-child(1)");
     assert!(feed.contains("queue-1 is healthy again") && feed.contains("harbour"), "{feed}");
     assert_is_sound(&browser);
@@ -76,7 +113,10 @@ fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
     assert!(shared.contains("machine=lighthouse") && shared.contains("level=critical"), "{shared}");
     let reader = Browser::start();
     reader.open(&shared);
-    reader.wait("the same view", &format!("{VISIBLE} === 1 && document.querySelector('[name=machine]').value === 'lighthouse'"));
+    reader.wait(
+        "the same view",
+        &format!("{VISIBLE} === 1 && document.querySelector('[name=machine]').value === 'lighthouse'"),
+    );
     reader.click("#clear");
     reader.wait("everything", &format!("{VISIBLE} === 5"));
     assert_eq!(reader.url(), stage.url());
@@ -89,12 +129,14 @@ fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
 fn entries_come_live_and_a_reconnect_makes_neither_gap_nor_double() {
     let (stage, browser) = scene();
     stage.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
-    browser.wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
+    browser
+        .wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
     stage.away(true);
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     stage.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
     stage.away(false);
-    browser.wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    browser
+        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
     assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
     browser.reload();
     browser.wait("all of them", "document.querySelectorAll('#events > tr').length === 7");
@@ -105,8 +147,12 @@ fn hostile_text_is_only_text() {
     let bomb = "<img src=x onerror=\"window.hit=1\">";
     let long = "x".repeat(10 * 1024);
     let stage = Stage::warden();
-    stage.answer("GET /machines", 200, &json!([{ "id": bomb, "online": false, "reason": long, "missing": 1,
-        "counts_by_level": { bomb: 1 } }]));
+    stage.answer(
+        "GET /machines",
+        200,
+        &json!([{ "id": bomb, "online": false, "reason": long, "missing": 1,
+        "counts_by_level": { bomb: 1 } }]),
+    );
     let mut hostile = entry(1, 5, bomb, bomb, bomb, bomb, &format!("{bomb}{long}\u{202e}\u{1b}[31m"));
     hostile["output"] = json!(long);
     hostile["new_digest"] = json!(bomb);
@@ -137,7 +183,10 @@ fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
         assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0]);
     }
     keep_picture(&browser, "warden-login");
-    assert_eq!(browser.value("[...new FormData(document.querySelector('form')).keys()]"), json!(["token", "level"]));
+    assert_eq!(
+        browser.value("[...new FormData(document.querySelector('form')).keys()]"),
+        json!(["token", "level"])
+    );
     assert_is_sound(&browser);
 }
 

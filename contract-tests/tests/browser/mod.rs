@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use contract_tests::Browser;
 
 /// A time so many seconds ago, as on the wire.
+#[allow(dead_code)]
 pub(crate) fn ago(seconds: u32) -> String {
     stamp(SystemTime::now() - Duration::from_secs(seconds.into()))
 }
@@ -25,6 +26,7 @@ fn repository() -> PathBuf {
 }
 
 /// axe-core's script. Required where `EVENKEEL_AXE` says so (dist/test.sh fetches it), else used where it is.
+#[allow(dead_code)]
 pub(crate) fn axe() -> Option<String> {
     let path = std::env::var_os("EVENKEEL_AXE").map(PathBuf::from);
     let required = path.is_some();
@@ -33,18 +35,23 @@ pub(crate) fn axe() -> Option<String> {
         Ok(script) => Some(script),
         Err(error) if required => panic!("{}: {error}", path.display()),
         Err(_) => {
-            eprintln!("NOT CHECKED: accessibility (no axe-core at {}; dist/test.sh fetches it)", path.display());
+            eprintln!(
+                "NOT CHECKED: accessibility (no axe-core at {}; dist/test.sh fetches it)",
+                path.display()
+            );
             None
         }
     }
 }
 
 /// Whether this run makes the pictures of the documentation.
+#[allow(dead_code)]
 pub(crate) fn pictures_are_wanted() -> bool {
     std::env::var_os("EVENKEEL_PICTURES").is_some()
 }
 
 /// Keeps a picture of the window for the documentation, where this run makes them.
+#[allow(dead_code)]
 pub(crate) fn keep_picture(browser: &Browser, name: &str) {
     let picture = browser.picture();
     assert!(picture.len() > 10_000, "{name} is empty");
