@@ -71,7 +71,7 @@ pub fn document(html: &str, css: &str, js: &str) -> Document {
     Document {
         gzip: gzip.into(),
         policy: HeaderValue::from_str(&policy).expect("the policy is plain text"),
-        tag: hex(&Sha256::digest(&page)[..16]),
+        tag: hex::encode(&Sha256::digest(&page)[..16]),
         plain: page.into(),
     }
 }
@@ -134,10 +134,6 @@ fn takes_gzip(request: &HeaderMap) -> bool {
         }
     }
     rest.unwrap_or(false)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

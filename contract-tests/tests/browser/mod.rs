@@ -1,24 +1,21 @@
 //! What the tests of both pages share.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use contract_tests::Browser;
+use evenkeel_common::clock::{Clock, SystemClock};
+use jiff::SignedDuration;
 
 /// A time so many seconds ago, as on the wire.
 #[allow(dead_code)]
 pub(crate) fn ago(seconds: u32) -> String {
-    stamp(SystemTime::now() - Duration::from_secs(seconds.into()))
+    (SystemClock.now() - SignedDuration::from_secs(seconds.into())).to_string()
 }
 
 /// A time in so many seconds.
 #[allow(dead_code)]
 pub(crate) fn ahead(seconds: u32) -> String {
-    stamp(SystemTime::now() + Duration::from_secs(seconds.into()))
-}
-
-fn stamp(at: SystemTime) -> String {
-    jiff::Timestamp::try_from(at).expect("now is within range").to_string()
+    (SystemClock.now() + SignedDuration::from_secs(seconds.into())).to_string()
 }
 
 fn repository() -> PathBuf {
