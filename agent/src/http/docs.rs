@@ -81,6 +81,10 @@ pub(super) fn ui_events() -> Doc {
     Doc::of("Audit entries as they come, after the last 50.").text(200, "The stream.", EVENT_STREAM)
 }
 
+pub(super) fn ui() -> Doc {
+    Doc::of("The dashboard.").text(200, "The page.", "text/html; charset=utf-8")
+}
+
 pub(super) fn ui_stream() -> Doc {
     Doc::of("Audit entries and status as they change.").text(200, "The stream.", EVENT_STREAM)
 }

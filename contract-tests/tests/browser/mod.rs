@@ -1,23 +1,21 @@
 //! What the tests of both pages share.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use contract_tests::Browser;
+use evenkeel_common::clock::{Clock, SystemClock};
+use jiff::SignedDuration;
 
 /// A time so many seconds ago, as on the wire.
+#[allow(dead_code)]
 pub(crate) fn ago(seconds: u32) -> String {
-    stamp(SystemTime::now() - Duration::from_secs(seconds.into()))
+    (SystemClock.now() - SignedDuration::from_secs(seconds.into())).to_string()
 }
 
 /// A time in so many seconds.
 #[allow(dead_code)]
 pub(crate) fn ahead(seconds: u32) -> String {
-    stamp(SystemTime::now() + Duration::from_secs(seconds.into()))
-}
-
-fn stamp(at: SystemTime) -> String {
-    jiff::Timestamp::try_from(at).expect("now is within range").to_string()
+    (SystemClock.now() + SignedDuration::from_secs(seconds.into())).to_string()
 }
 
 fn repository() -> PathBuf {
@@ -25,6 +23,7 @@ fn repository() -> PathBuf {
 }
 
 /// axe-core's script. Required where `EVENKEEL_AXE` says so (dist/test.sh fetches it), else used where it is.
+#[allow(dead_code)]
 pub(crate) fn axe() -> Option<String> {
     let path = std::env::var_os("EVENKEEL_AXE").map(PathBuf::from);
     let required = path.is_some();
@@ -43,11 +42,13 @@ pub(crate) fn axe() -> Option<String> {
 }
 
 /// Whether this run makes the pictures of the documentation.
+#[allow(dead_code)]
 pub(crate) fn pictures_are_wanted() -> bool {
     std::env::var_os("EVENKEEL_PICTURES").is_some()
 }
 
 /// Keeps a picture of the window for the documentation, where this run makes them.
+#[allow(dead_code)]
 pub(crate) fn keep_picture(browser: &Browser, name: &str) {
     let picture = browser.picture();
     assert!(picture.len() > 10_000, "{name} is empty");

@@ -244,9 +244,11 @@ function offer(name, values) {
 
 function choose(name, value) {
   chosen[name] = value;
-  if (form.elements[name].value !== value) {
-    if (form.elements[name].options) offer(name, [...form.elements[name].options].map((o) => o.value));
-    form.elements[name].value = value;
+  const field = form.elements[name];
+  // A blank at the end may be the beginning of the next word.
+  if (field.value.trim() !== value) {
+    if (name === "machine") offer(name, [...field.options].map((o) => o.value));
+    field.value = value;
   }
   const query = new URLSearchParams(FIELDS.filter((field) => chosen[field]).map((field) => [field, chosen[field]]));
   history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
