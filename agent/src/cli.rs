@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use evenkeel_common::telemetry;
 
 use crate::app;
+use crate::audit::delivery;
 use crate::config::{Config, ConfigFaults, ConfigSource};
 
 /// `EX_CONFIG` of sysexits.h: service managers can tell it from a failure that goes away by itself.
@@ -17,7 +18,7 @@ const EXIT_CONFIG: u8 = 78;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Configuration file
-    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json")]
+    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json", global = true)]
     pub config: PathBuf,
     /// Check the configuration, print every fault and warning, start nothing
     #[arg(long)]
@@ -28,6 +29,16 @@ pub struct Args {
     /// Log more
     #[arg(long)]
     pub verbose: bool,
+}
+
+/// What the agent's program can do besides running.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Task {
+    /// Send a sample entry to the notification channels and the warden, and show what they answer
+    TestNotify {
+        /// Only this one: discord, smtp, push, or a webhook's name
+        channel: Option<String>,
+    },
 }
 
 /// Form of the log lines.
@@ -57,11 +68,51 @@ impl From<LogFormat> for telemetry::LogFormat {
 struct Command {
     #[command(flatten)]
     args: Args,
+    #[command(subcommand)]
+    task: Option<Task>,
 }
 
 /// The program `evenkeel-agent`. Wrong flags end it here with code 2.
 pub fn main() -> ExitCode {
-    run(&Command::parse().args)
+    let command = Command::parse();
+    match &command.task {
+        None => run(&command.args),
+        Some(task) => perform(task, &command.args),
+    }
+}
+
+/// Does one task and ends: 0 when all of it succeeded.
+pub fn perform(task: &Task, args: &Args) -> ExitCode {
+    let Task::TestNotify { channel } = task;
+    let config = match ConfigSource::new(args.config.clone(), |name| std::env::var(name).ok()).load() {
+        Ok(config) => config,
+        Err(faults) => {
+            complain(&faults);
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    for warning in &config.warnings {
+        say(format_args!("{}: warning: {warning}", args.config.display()));
+    }
+    let trials = match delivery::trials(&config, channel.as_deref()) {
+        Ok(trials) => trials,
+        Err(error) => {
+            say(format_args!("evenkeel: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map(|runtime| runtime.block_on(trials.run(&mut io::stdout())));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(format_args!("evenkeel: cannot start the async runtime: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs the agent: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.

@@ -7,6 +7,7 @@
 //! | [`wire`] | every type that is seen from outside |
 //! | [`clock`] | what time it is, settable in tests |
 //! | [`journal`] | the last entries and their live subscribers |
+//! | [`queue`] | entries that wait for their destinations, durably |
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod http;
 pub mod journal;
+pub mod queue;
 pub mod secret;
 pub mod sse;
 pub mod store;

@@ -15,6 +15,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Signals this soon after the first are its echo: wrappers send one to the process and again to its group.
+const ECHO: Duration = Duration::from_secs(1);
+
 /// Why the program stopped other than on request.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
@@ -111,8 +114,8 @@ impl Supervisor {
     }
 
     /// Runs until a signal comes, the token is cancelled from elsewhere, or a task ends unasked; then stops
-    /// everything within `grace` for each stage. A second signal stops at once. Tasks that have not ended by then
-    /// are dropped where they stand.
+    /// everything within `grace` for each stage. A second signal, unless it comes together with the first,
+    /// stops at once. Tasks that have not ended by then are dropped where they stand.
     pub async fn run_until(
         mut self,
         signals: impl Stream<Item = &'static str>,
@@ -124,6 +127,8 @@ impl Supervisor {
             tracing::error!(%error, "stopping");
         }
         let forced = async {
+            let echoes = async { while signals.next().await.is_some() {} };
+            let _ = tokio::time::timeout(ECHO, echoes).await;
             match signals.next().await {
                 Some(name) => name,
                 None => std::future::pending().await,
@@ -310,11 +315,27 @@ mod tests {
     async fn a_second_signal_stops_at_once() {
         let mut supervisor = Supervisor::new();
         supervisor.spawn("stuck", pending());
-        let signals = stream::iter(["SIGTERM", "SIGINT"]).chain(stream::pending());
+        let second = stream::once(async {
+            tokio::time::sleep(ECHO * 2).await;
+            "SIGINT"
+        });
+        let signals = stream::iter(["SIGTERM"]).chain(second).chain(stream::pending());
         let start = tokio::time::Instant::now();
-        let error = supervisor.run_until(signals, GRACE).await.unwrap_err();
+        let error = supervisor.run_until(Box::pin(signals), GRACE).await.unwrap_err();
         assert_eq!(error.to_string(), "stopped at once by a second SIGINT");
-        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(start.elapsed() < ECHO * 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_that_comes_twice_at_once_counts_once() {
+        let mut supervisor = Supervisor::new();
+        let token = supervisor.token();
+        supervisor.spawn("worker", async move {
+            token.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        });
+        let signals = stream::iter(["SIGTERM", "SIGTERM"]).chain(stream::pending());
+        supervisor.run_until(signals, GRACE).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,6 +14,8 @@ struct Command {
     mode: Mode,
     #[command(flatten)]
     agent: cli::Args,
+    #[command(subcommand)]
+    task: Option<cli::Task>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -24,7 +26,8 @@ enum Mode {
 
 fn main() -> ExitCode {
     let command = Command::parse();
-    match command.mode {
-        Mode::Agent => cli::run(&command.agent),
+    match (command.mode, &command.task) {
+        (Mode::Agent, None) => cli::run(&command.agent),
+        (_, Some(task)) => cli::perform(task, &command.agent),
     }
 }

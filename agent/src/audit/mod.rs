@@ -1,18 +1,28 @@
 //! Where everything notable is recorded: at once and for certain, while each destination has a queue and a task of
 //! its own (SPEC 6).
 
+pub mod delivery;
 mod file;
+mod letter;
+pub mod notify;
+mod push;
 mod queue;
 mod read;
+pub mod recall;
+mod sink;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_common::journal::Journal;
+use evenkeel_common::queue::Outbox;
 use evenkeel_common::wire::{AuditEntry, Level};
 
 pub use file::FileSink;
+pub use letter::{Fault, Letter};
+pub use push::Push;
 pub use queue::Queue;
 pub use read::read_latest;
+pub use sink::{Channel, Deliveries, Sink, Tally, send, sinks};
 
 /// How many entries are kept for replay.
 const RING: usize = 500;
@@ -22,6 +32,13 @@ const RING: usize = 500;
 pub trait Inbox: Send + Sync + 'static {
     /// Takes an entry; `id` is the one that subscribers see too.
     fn put(&self, id: u64, entry: &Arc<AuditEntry>);
+}
+
+impl Inbox for Outbox {
+    fn put(&self, id: u64, entry: &Arc<AuditEntry>) {
+        let number = Outbox::put(self, entry.clone());
+        debug_assert_eq!(number, id, "the journal is numbered as the outbox is");
+    }
 }
 
 /// The handle through which every part of the agent records.
@@ -41,14 +58,27 @@ impl Audit {
         Self(Arc::new(Inner { journal: Journal::new(RING, first_id), inboxes: Mutex::new(inboxes) }))
     }
 
+    /// Puts entries of earlier lives before all others, for replay only; the first of them got the id that this audit
+    /// was made with.
+    pub fn remember(&self, entries: Vec<AuditEntry>) {
+        for entry in entries {
+            self.0.journal.append(Arc::new(entry));
+        }
+    }
+
     /// Records an entry: for replay and live streams, in the log, and for every destination. Never waits, never
     /// fails.
     pub fn record(&self, entry: AuditEntry) {
+        self.record_unless(entry, |_| false);
+    }
+
+    /// Records an entry, but not for those destinations that have it.
+    pub fn record_unless(&self, entry: AuditEntry, has_it: impl Fn(&Arc<dyn Inbox>) -> bool) {
         log(&entry);
         let entry = Arc::new(entry);
         let inboxes = self.0.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         let id = self.0.journal.append(entry.clone());
-        for inbox in &*inboxes {
+        for inbox in inboxes.iter().filter(|inbox| !has_it(inbox)) {
             inbox.put(id, &entry);
         }
     }

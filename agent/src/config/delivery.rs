@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, Method};
 
 use super::file::{DiscordFile, Items, NotificationsFile, PushFile, SmtpFile, WebhookFile};
 use super::{DiscordConfig, EntryFilter, NotificationsConfig, PushConfig, SmtpConfig, WebhookConfig};
+use crate::audit::notify::{check_receivers, check_sender, check_template};
 
 /// The channels that are complete.
 pub(super) fn notifications(
@@ -84,6 +85,17 @@ fn smtp(file: SmtpFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> 
     if username.is_empty() && !password.is_empty() {
         findings.warn(&at.key("password"), "is not used: there is no username");
     }
+    // A text that is missing is a fault already.
+    if let Err(fault) = check_sender(&file.from)
+        && !file.from.is_empty()
+    {
+        findings.fault(&at.key("from"), fault);
+    }
+    if let Err(fault) = check_receivers(&file.to)
+        && !file.to.is_empty()
+    {
+        findings.fault(&at.key("to"), fault);
+    }
     SmtpConfig {
         host: file.host,
         port: file.port,
@@ -118,6 +130,11 @@ fn webhook(file: WebhookFile, at: &KeyPath, env: Env<'_>, findings: &mut Finding
             );
         }
         headers.push((name, value));
+    }
+    if let Some(body) = &file.body
+        && let Err(fault) = check_template(body)
+    {
+        findings.fault(&at.key("body"), fault);
     }
     WebhookConfig {
         name: file.name,

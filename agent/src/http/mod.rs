@@ -21,8 +21,9 @@ use warp::filters::BoxedFilter;
 
 use openapi::Endpoints;
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Deliveries};
 use crate::fleet::{Fleet, FleetError};
+use crate::live;
 use crate::metrics::{Depth, Metrics};
 use crate::tasks::daemon_health::EngineHealth;
 use crate::tasks::publisher::StatusFrames;
@@ -35,8 +36,8 @@ pub struct Api {
     pub fleet: Arc<Fleet>,
     /// How the engine is.
     pub engine: watch::Receiver<EngineHealth>,
-    /// What is wrong without being fatal.
-    pub config_warnings: Arc<Vec<String>>,
+    /// The configuration in force.
+    pub live: live::Watch,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
     /// Entries for replay and live streams.
@@ -53,6 +54,8 @@ pub struct Api {
     pub pushes: Pushes,
     /// Ends the streams.
     pub stop: CancellationToken,
+    /// What became of the entries that leave this machine.
+    pub deliveries: Deliveries,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }

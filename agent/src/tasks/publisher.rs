@@ -59,12 +59,14 @@ impl Publisher {
 
     /// Makes frames until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let mut changes = std::pin::pin!(self.fleet.changes());
+        let mut workers = self.fleet.watch_workers();
+        let mut changes = self.fleet.changes().boxed();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.frames.0.wanted.notified() => {}
                 Some(()) = changes.next() => {}
+                Ok(()) = workers.changed() => changes = self.fleet.changes().boxed(),
                 () = tokio::time::sleep(EVERY) => {}
             }
             // All that has changed by now goes into one frame.

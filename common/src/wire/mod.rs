@@ -2,12 +2,14 @@
 
 mod audit;
 mod health;
+mod pushed;
 mod registry_event;
 mod reply;
 mod status;
 
 pub use audit::{AuditEntry, Kind, Level};
 pub use health::Health;
+pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{ErrorBody, RedeployReply, TriggerReply, UnblockReply};
 pub use status::{

@@ -1,0 +1,224 @@
+//! A rendered entry on its way: an HTTP request or a mail, sent once, and what the answer means.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Request, Response, StatusCode, Url};
+
+use crate::ports::registry::tls;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+const MAIL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most that is read of an answer, and most that is shown of it.
+const ANSWER_LIMIT: usize = 16 * 1024;
+const SHOWN: usize = 300;
+/// Longest time that the other side may ask us to stay away.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// Connections to one mail server.
+pub(super) type Mailer = AsyncSmtpTransport<Tokio1Executor>;
+
+/// Something ready to be sent.
+pub enum Letter {
+    /// Over HTTP.
+    Request(Client, Box<Request>),
+    /// By mail.
+    Mail(Mailer, Box<Message>),
+}
+
+/// Why a letter did not arrive, by what can be done about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It may work later.
+    #[error("{why}")]
+    Later {
+        /// What went wrong.
+        why: String,
+        /// When, if the other side said so.
+        after: Option<Duration>,
+    },
+    /// Nothing will arrive until a person changes something: a token, an address.
+    #[error("{why}")]
+    Denied {
+        /// What went wrong.
+        why: String,
+    },
+    /// This one will never arrive; others may.
+    #[error("{why}")]
+    Refused {
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl Fault {
+    pub(super) fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Later { why, after } => Self::Later { why: change(why), after },
+            Self::Denied { why } => Self::Denied { why: change(why) },
+            Self::Refused { why } => Self::Refused { why: change(why) },
+        }
+    }
+}
+
+fn later(why: impl Into<String>) -> Fault {
+    Fault::Later { why: why.into(), after: None }
+}
+
+/// A client for the host of `url`. It follows no redirects: they would carry secrets and entries to addresses that
+/// nobody configured.
+pub(super) fn web_client(url: &Url) -> Result<Client, String> {
+    let mut builder = Client::builder()
+        .tls_backend_preconfigured(tls::client_config())
+        .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        .redirect(Policy::none());
+    if is_loopback(url) {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|error| format!("cannot prepare to send: {}", error.without_url()))
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+impl Letter {
+    /// Sends it once. The answer is for people to read.
+    pub async fn send(self) -> Result<String, Fault> {
+        match self {
+            Self::Request(client, request) => match client.execute(*request).await {
+                Ok(response) => judge(response).await,
+                Err(error) => Err(later(chain(&error.without_url()))),
+            },
+            Self::Mail(mailer, message) => {
+                let sent = tokio::time::timeout(MAIL_TIMEOUT, mailer.send(*message)).await;
+                match sent {
+                    Ok(Ok(response)) => {
+                        let text: Vec<_> = response.message().collect();
+                        Ok(shown(&format!("{} {}", response.code(), text.join(" "))))
+                    }
+                    Ok(Err(error)) => Err(judge_mail(&error)),
+                    Err(_) => Err(later(format!("the mail server took over {} s", MAIL_TIMEOUT.as_secs()))),
+                }
+            }
+        }
+    }
+}
+
+async fn judge(mut response: Response) -> Result<String, Fault> {
+    let status = response.status();
+    let wait = retry_after(response.headers(), Timestamp::now());
+    let mut body = Vec::new();
+    // What was answered counts, even when the text that explains it breaks off.
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk[..chunk.len().min(ANSWER_LIMIT - body.len())]);
+        if body.len() == ANSWER_LIMIT {
+            break;
+        }
+    }
+    let text = shown(&format!("{status} {}", String::from_utf8_lossy(&body)));
+    match status {
+        _ if status.is_success() => Ok(text),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
+            Err(Fault::Later { why: text, after: wait })
+        }
+        _ if status.is_server_error() => Err(Fault::Later { why: text, after: wait }),
+        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
+            Err(Fault::Refused { why: text })
+        }
+        _ if status.is_redirection() => Err(Fault::Denied {
+            why: format!("{text} (redirects are not followed: configure the address itself)"),
+        }),
+        _ => Err(Fault::Denied { why: text }),
+    }
+}
+
+fn judge_mail(error: &lettre::transport::smtp::Error) -> Fault {
+    let why = shown(&chain(error));
+    let code = error.status().map(u16::from);
+    match code {
+        // Not logged in, or with what the server does not take.
+        Some(530 | 534 | 535 | 538) => Fault::Denied { why },
+        Some(500..) => Fault::Refused { why },
+        // No login method in common, no STARTTLS: what the server can do won't change by itself.
+        None if error.is_client() => Fault::Denied { why },
+        _ => later(why),
+    }
+}
+
+/// `Retry-After` in seconds (Discord's have fractions) or as a date, which is held against the server's own clock.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
+    let asked = text(RETRY_AFTER)?;
+    let wait = match asked.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() => Duration::from_secs_f64(seconds.clamp(0.0, 1e6)),
+        _ => {
+            let now = text(DATE).and_then(date).unwrap_or(now);
+            Duration::try_from(date(asked)?.duration_since(now)).unwrap_or_default()
+        }
+    };
+    // Zero would make a busy loop of it.
+    Some(wait.clamp(Duration::from_millis(500), LONGEST_WAIT))
+}
+
+/// An error with what lies beneath it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Text from outside on one line, not too long.
+fn shown(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= SHOWN { line } else { line.chars().take(SHOWN).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_within_bounds() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let wait = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, value.parse().unwrap());
+            retry_after(&headers, now).map(|wait| wait.as_secs_f64())
+        };
+        assert_eq!(wait("7"), Some(7.0));
+        assert_eq!(wait("1.25"), Some(1.25));
+        assert_eq!(wait("0"), Some(0.5));
+        assert_eq!(wait("-4"), Some(0.5));
+        assert_eq!(wait("1e300"), Some(3600.0));
+        assert_eq!(wait("NaN"), None);
+        assert_eq!(wait("soon"), None);
+        assert_eq!(wait("Thu, 01 Jan 2026 00:02:00 GMT"), Some(120.0));
+        assert_eq!(wait("Wed, 01 Jan 2025 00:02:00 GMT"), Some(0.5));
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn answers_are_shown_on_one_short_line() {
+        assert_eq!(shown("400 Bad\r\n\x1b[31m  red"), "400 Bad [31m red");
+        assert_eq!(shown(&"é".repeat(1000)).chars().count(), SHOWN + 1);
+    }
+}

@@ -1,0 +1,27 @@
+//! What all channels for people say about an entry, in their words.
+
+use evenkeel_common::wire::AuditEntry;
+
+/// `[level] event: service`, on one line.
+pub(super) fn title(entry: &AuditEntry) -> String {
+    one_line(&format!("[{}] {}: {}", entry.level, entry.event, entry.service))
+}
+
+/// The entry's further fields with their names, those that have a value.
+pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, &str)> {
+    let all = [
+        ("Machine", Some(entry.machine.as_str())),
+        ("Container", entry.container.as_deref()),
+        ("Old digest", entry.old_digest.as_deref()),
+        ("New digest", entry.new_digest.as_deref()),
+        ("Reason", entry.reason.as_deref()),
+    ];
+    all.into_iter()
+        .filter_map(|(name, value)| Some((name, value.filter(|text| !text.trim().is_empty())?)))
+        .collect()
+}
+
+/// Without line breaks and other control characters.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

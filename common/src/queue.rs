@@ -1,0 +1,438 @@
+//! The durable outbox: one log of entries and, per destination, how far it has got (DECISIONS 5).
+//!
+//! Every entry is one row, written once for all destinations; a destination is a cursor into the rows. The number of
+//! an entry is its place in the log and is never given twice, so a receiver can tell a repeat and a gap. The rows
+//! that everyone has passed are kept up to [`HISTORY`], so that the next life knows what was recorded.
+//!
+//! [`Outbox::put`] takes an entry into memory; [`Outbox::run`] writes what has come since its last transaction, and
+//! how far each destination got, with the next one. So an entry is durable some milliseconds after it was put. It is
+//! not offered to a destination before, since a number that was seen outside must not be given to another entry after
+//! a crash. Only while the disk refuses writes are entries offered at once, then without a number.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::store::{Change, Store, StoreError};
+use crate::wire::{AuditEntry, Kind, Level};
+
+/// How many entries wait for a destination at most; beyond that the oldest go (DECISIONS 5).
+pub const CAPACITY: u64 = 10_000;
+/// How many entries are kept after all destinations have them.
+pub const HISTORY: u64 = 500;
+
+const ENTRIES: &str = "outbox/entry/";
+const DONE: &str = "outbox/done/";
+const NEXT: &str = "outbox/next";
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_mins(1);
+
+/// The log and the place of each destination in it.
+#[derive(Clone)]
+pub struct Outbox {
+    log: Arc<watch::Sender<Log>>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    program: &'static str,
+}
+
+/// What was found when the outbox was opened.
+pub struct Opened {
+    /// The outbox.
+    pub outbox: Outbox,
+    /// The last entries of earlier lives, oldest first. The last of them has the number before [`Outbox::next`], and
+    /// none is left out between them.
+    pub history: Vec<AuditEntry>,
+    /// Whether there was an outbox before, so that an entry that is not in it was never recorded.
+    pub continued: bool,
+}
+
+#[derive(Debug)]
+struct Log {
+    /// Number of the oldest entry that is kept.
+    first: u64,
+    /// Number that the next entry gets.
+    next: u64,
+    /// Entries that are not durable yet.
+    fresh: BTreeMap<u64, Arc<AuditEntry>>,
+    /// Numbers of the rows that are in the store.
+    stored: Range<u64>,
+    /// The store has the number that comes next.
+    is_next_stored: bool,
+    places: BTreeMap<String, Place>,
+    /// The store refuses writes.
+    failing: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Number of the entry that is to be delivered next.
+    next: u64,
+    /// The same as the store has it.
+    stored: Option<u64>,
+    /// Somebody delivers.
+    open: bool,
+}
+
+impl Log {
+    fn put(&mut self, entry: Arc<AuditEntry>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.fresh.insert(number, entry);
+        if self.next - self.first > CAPACITY {
+            self.first = self.next - CAPACITY;
+            self.fresh = self.fresh.split_off(&self.first);
+        }
+        number
+    }
+
+    /// Lets go of what everyone has, but for the history.
+    fn trim(&mut self) {
+        let passed = self.places.values().map(|place| place.next).min().unwrap_or(self.next);
+        self.first = self.first.max(passed.min(self.next.saturating_sub(HISTORY)));
+    }
+
+    fn offers(&self, name: &str) -> bool {
+        self.places.get(name).is_some_and(|place| {
+            place.next < self.next
+                && (place.next < self.first || self.failing || !self.fresh.contains_key(&place.next))
+        })
+    }
+
+    fn has_news(&self) -> bool {
+        !self.fresh.is_empty()
+            || !self.is_next_stored
+            || self.places.values().any(|place| place.stored != Some(place.next))
+    }
+
+    fn is_open(&self) -> bool {
+        self.places.values().any(|place| place.open)
+    }
+}
+
+/// An entry for a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// The entry.
+    pub entry: Arc<AuditEntry>,
+    /// Its number; `None` while the disk refuses writes, since it might then be given again after a crash.
+    pub seq: Option<u64>,
+    /// The entry only says how many were lost; it goes to the destination whatever that filters.
+    pub is_loss: bool,
+    /// Place to go on from once it is delivered.
+    after: u64,
+}
+
+impl Outbox {
+    /// Opens the outbox in `store` for these destinations. A destination that is new gets what comes from now on;
+    /// one that is no longer named is forgotten. `program` is who says that entries were lost.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        program: &'static str,
+        names: &[String],
+    ) -> Result<Opened, StoreError> {
+        let number = |row: &[u8]| std::str::from_utf8(row).ok()?.parse::<u64>().ok();
+        let mut history = VecDeque::new();
+        let mut first = None;
+        let mut end = 0;
+        for (key, row) in store.scan(ENTRIES).await? {
+            let Some(seq) = number(key[ENTRIES.len()..].as_bytes()) else { continue };
+            first.get_or_insert(seq);
+            if seq != end {
+                history.clear();
+            }
+            end = seq + 1;
+            match serde_json::from_slice(&row) {
+                Ok(entry) => history.push_back(entry),
+                Err(error) => {
+                    tracing::error!(seq, %error, "an entry in the outbox is damaged");
+                    history.clear();
+                }
+            }
+            if history.len() as u64 > HISTORY {
+                history.pop_front();
+            }
+        }
+        let stored_next = store.get(NEXT).await?.and_then(|row| number(&row));
+        // Where no number is known, one that is greater than every number of an earlier life: entries are fewer
+        // than one in a microsecond.
+        let fresh_start = || u64::try_from(clock.now().as_microsecond()).unwrap_or_default();
+        let next = stored_next.unwrap_or_else(fresh_start).max(end);
+        if next != end {
+            history.clear();
+        }
+        let first = first.unwrap_or(next);
+        let mut places = BTreeMap::new();
+        let known: BTreeMap<String, u64> = store
+            .scan(DONE)
+            .await?
+            .into_iter()
+            .filter_map(|(key, row)| Some((key[DONE.len()..].to_owned(), number(&row)?)))
+            .collect();
+        for name in names {
+            // A place means nothing without the numbers that it is one of.
+            let stored = known.get(name).copied().filter(|_| stored_next.is_some());
+            let place = Place { next: stored.unwrap_or(next).min(next), stored, open: false };
+            places.insert(name.clone(), place);
+        }
+        let mut changes: Vec<Change> = Vec::new();
+        changes.extend(
+            known.keys().filter(|name| !places.contains_key(*name)).map(|name| (place_key(name), None)),
+        );
+        if !changes.is_empty() {
+            store.put_all(changes).await?;
+        }
+        let log = Log {
+            first,
+            next,
+            fresh: BTreeMap::new(),
+            stored: first..next,
+            is_next_stored: stored_next.is_some(),
+            places,
+            failing: false,
+        };
+        let outbox = Self { log: Arc::new(watch::Sender::new(log)), store, clock, program };
+        Ok(Opened { outbox, history: history.into(), continued: stored_next.is_some() })
+    }
+
+    /// Number that the next entry gets.
+    pub fn next(&self) -> u64 {
+        self.log.borrow().next
+    }
+
+    /// Takes an entry for all destinations and returns its number. Never waits, never fails.
+    pub fn put(&self, entry: Arc<AuditEntry>) -> u64 {
+        let mut number = 0;
+        self.log.send_modify(|log| number = log.put(entry));
+        number
+    }
+
+    /// How many entries wait for a destination.
+    pub fn waiting(&self, name: &str) -> u64 {
+        let log = self.log.borrow();
+        log.places.get(name).map_or(0, |place| log.next - place.next.max(log.first))
+    }
+
+    /// One destination's end of the outbox, for one task. `None` for a name that [`open`](Self::open) was not given.
+    pub fn destination(&self, name: &str) -> Option<Destination> {
+        let found = self
+            .log
+            .send_if_modified(|log| log.places.get_mut(name).map(|place| place.open = true).is_some());
+        found.then(|| Destination {
+            outbox: self.clone(),
+            changes: self.log.subscribe(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Writes until `stop` is cancelled, everything is written, and no destination is open any more. What can't be
+    /// written waits and is tried again; after `stop` it is tried once more.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut changes = self.log.subscribe();
+        let mut pause = FIRST_RETRY;
+        loop {
+            // An error would mean that the log is gone, but it is ours.
+            tokio::select! {
+                _ = changes.wait_for(Log::has_news) => {}
+                () = self.everyone_is_done(&stop) => {}
+            }
+            let last_chance = stop.is_cancelled() && !self.log.borrow().is_open();
+            match self.write().await {
+                Ok(()) => {
+                    pause = FIRST_RETRY;
+                    if last_chance && !self.log.borrow().has_news() {
+                        return;
+                    }
+                }
+                Err(error) if last_chance => {
+                    tracing::error!(%error, "entries that were not delivered yet could not be kept for the next start");
+                    return;
+                }
+                Err(error) => {
+                    if self.log.send_if_modified(|log| !std::mem::replace(&mut log.failing, true)) {
+                        tracing::warn!(%error, "entries can't be kept durably; they are delivered from memory");
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.everyone_is_done(&stop) => {}
+                    }
+                    pause = LAST_RETRY.min(pause * 2);
+                }
+            }
+        }
+    }
+
+    async fn everyone_is_done(&self, stop: &CancellationToken) {
+        stop.cancelled().await;
+        let _ = self.log.subscribe().wait_for(|log| !log.is_open()).await;
+    }
+
+    /// One transaction: the entries that are not durable yet, how far each destination is, and what can go.
+    async fn write(&self) -> Result<(), StoreError> {
+        self.log.send_if_modified(|log| {
+            log.trim();
+            false
+        });
+        let mut changes: Vec<Change> = Vec::new();
+        let (first, next, places) = {
+            let log = self.log.borrow();
+            for (seq, entry) in &log.fresh {
+                let row =
+                    serde_json::to_vec(&**entry).expect("an entry has only text keys and finite values");
+                changes.push((entry_key(*seq), Some(row)));
+            }
+            if !log.fresh.is_empty() || !log.is_next_stored {
+                changes.push((NEXT.to_owned(), Some(log.next.to_string().into_bytes())));
+            }
+            let gone = log.stored.start..log.first.min(log.stored.end);
+            changes.extend(gone.map(|seq| (entry_key(seq), None)));
+            for (name, place) in &log.places {
+                if place.stored != Some(place.next) {
+                    changes.push((place_key(name), Some(place.next.to_string().into_bytes())));
+                }
+            }
+            (log.first, log.next, log.places.clone())
+        };
+        if !changes.is_empty() {
+            self.store.put_all(changes).await?;
+        }
+        self.log.send_modify(|log| {
+            log.fresh = log.fresh.split_off(&next);
+            log.stored = first..next;
+            log.is_next_stored = true;
+            for (name, written) in places {
+                if let Some(place) = log.places.get_mut(&name) {
+                    place.stored = Some(written.next);
+                }
+            }
+            if std::mem::take(&mut log.failing) {
+                tracing::info!("entries are kept durably again");
+            }
+        });
+        Ok(())
+    }
+}
+
+fn entry_key(seq: u64) -> String {
+    // As wide as the largest number, so that the order of the keys is that of the numbers.
+    format!("{ENTRIES}{seq:020}")
+}
+
+fn place_key(name: &str) -> String {
+    format!("{DONE}{name}")
+}
+
+/// One destination's end of the outbox. As long as it exists, [`Outbox::run`] goes on.
+pub struct Destination {
+    outbox: Outbox,
+    changes: watch::Receiver<Log>,
+    name: String,
+}
+
+impl Destination {
+    /// Waits for the oldest entry that is not [`done`](Self::done). Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Item {
+        loop {
+            // An error would mean that the log is gone, but it is ours.
+            let _ = self.changes.wait_for(|log| log.offers(&self.name)).await;
+            if let Some(item) = self.look().await {
+                return item;
+            }
+        }
+    }
+
+    /// The entry at this destination's place; `None` when it is worth another look.
+    async fn look(&self) -> Option<Item> {
+        let (place, fresh) = {
+            let log = self.outbox.log.borrow();
+            let place = log.places.get(&self.name)?.next;
+            if place < log.first {
+                return Some(self.loss(log.first - place, log.first, log.failing));
+            }
+            (place, log.fresh.get(&place).cloned())
+        };
+        if let Some(entry) = fresh {
+            return Some(Item { entry, seq: None, is_loss: false, after: place + 1 });
+        }
+        match self.outbox.store.get(&entry_key(place)).await {
+            Ok(Some(row)) => match serde_json::from_slice(&row) {
+                Ok(entry) => {
+                    return Some(Item {
+                        entry: Arc::new(entry),
+                        seq: Some(place),
+                        is_loss: false,
+                        after: place + 1,
+                    });
+                }
+                Err(error) => self.pass_over(place, &error.to_string()),
+            },
+            Ok(None) => self.pass_over(place, "it is not there"),
+            Err(error) => {
+                tracing::warn!(destination = self.name, %error, "cannot read the entries that wait");
+                tokio::time::sleep(FIRST_RETRY).await;
+            }
+        }
+        None
+    }
+
+    fn loss(&self, lost: u64, first: u64, failing: bool) -> Item {
+        let message = format!("{lost} audit entries before this one are lost to {}", self.name);
+        let mut entry = AuditEntry::new(
+            self.outbox.clock.now(),
+            self.outbox.program,
+            Kind::ERROR,
+            Level::Warning,
+            message,
+        );
+        entry.reason = Some(format!("more than {CAPACITY} entries were waiting for it"));
+        // It takes the number of the last one that is lost.
+        let seq = (!failing).then_some(first - 1);
+        Item { entry: Arc::new(entry), seq, is_loss: true, after: first }
+    }
+
+    fn pass_over(&self, place: u64, why: &str) {
+        // It may just have become too old.
+        if place >= self.outbox.log.borrow().first {
+            tracing::error!(destination = self.name, seq = place, why, "an entry that waited can't be read");
+            self.advance(place + 1);
+        }
+    }
+
+    fn advance(&self, to: u64) {
+        self.outbox.log.send_modify(|log| {
+            if let Some(place) = log.places.get_mut(&self.name) {
+                place.next = place.next.max(to);
+            }
+        });
+    }
+
+    /// Takes an entry off: it was delivered, or is not for this destination. Durable with the next transaction.
+    pub fn done(&self, item: &Item) {
+        self.advance(item.after);
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.outbox.waiting(&self.name) == 0
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        self.outbox.log.send_modify(|log| {
+            if let Some(place) = log.places.get_mut(&self.name) {
+                place.open = false;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

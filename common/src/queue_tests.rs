@@ -1,0 +1,309 @@
+//! Tests of the outbox: many short lives on one store.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use jiff::Timestamp;
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::store::MemoryStore;
+
+fn entry(message: impl Into<String>) -> Arc<AuditEntry> {
+    Arc::new(AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, message))
+}
+
+async fn open(store: impl Store, names: &[&str]) -> Opened {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    Outbox::open(Arc::new(store), Arc::new(SystemClock), "evenkeel", &names).await.unwrap()
+}
+
+/// What a destination is offered without waiting for more, taken off at once.
+async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, String)> {
+    let mut found = Vec::new();
+    while !destination.is_empty() {
+        let item = tokio::time::timeout(Duration::from_secs(5), destination.next()).await.unwrap();
+        destination.done(&item);
+        found.push((item.seq, item.entry.message.clone()));
+    }
+    found
+}
+
+fn messages(found: &[(Option<u64>, String)]) -> Vec<&str> {
+    found.iter().map(|(_, message)| message.as_str()).collect()
+}
+
+/// Takes every write, or refuses it, or hangs in it; counts them.
+#[derive(Clone, Default)]
+struct Disk {
+    rows: MemoryStore,
+    full: Arc<AtomicBool>,
+    writes: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Store for Disk {
+    async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        if self.full.load(Ordering::SeqCst) {
+            return Err(StoreError { doing: "write", path: "test".into(), cause: "full".into() });
+        }
+        self.rows.put_all(changes).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.rows.get(key).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.rows.scan(prefix).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_destination_gets_every_entry_in_order_under_one_number() {
+    let outbox = open(MemoryStore::new(), &["a", "b"]).await.outbox;
+    let (mut a, mut b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
+    assert!(outbox.destination("c").is_none());
+    let stop = CancellationToken::new();
+    let first = outbox.next();
+    let life = async {
+        for n in 0..5 {
+            assert_eq!(outbox.put(entry(format!("{n}"))), first + n);
+        }
+        assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (5, 5));
+        let got = drain(&mut a).await;
+        assert_eq!(messages(&got), ["0", "1", "2", "3", "4"]);
+        assert_eq!(got[4].0, Some(first + 4));
+        assert_eq!(drain(&mut b).await, got);
+        stop.cancel();
+        drop((a, b));
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_taken_off_comes_again_in_the_next_life_with_its_number() {
+    let store = MemoryStore::new();
+    let first = {
+        let outbox = open(store.clone(), &["a"]).await.outbox;
+        let mut a = outbox.destination("a").unwrap();
+        for n in 0..4 {
+            outbox.put(entry(format!("{n}")));
+        }
+        tokio::select! {
+            () = outbox.clone().run(CancellationToken::new()) => {}
+            () = async {
+                for _ in 0..2 {
+                    let item = a.next().await;
+                    a.done(&item);
+                }
+                a.next().await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            } => {}
+        }
+        outbox.next()
+    };
+    let opened = open(store, &["a", "new"]).await;
+    assert!(opened.continued);
+    assert_eq!(opened.outbox.next(), first);
+    assert_eq!(opened.history.len(), 4);
+    let (outbox, mut a) = (opened.outbox.clone(), opened.outbox.destination("a").unwrap());
+    assert_eq!(drain(&mut a).await, [(Some(first - 2), "2".to_owned()), (Some(first - 1), "3".to_owned())]);
+    assert_eq!(outbox.waiting("new"), 0, "a new destination gets what comes from now on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_is_not_offered_before_it_is_durable() {
+    let outbox = open(MemoryStore::new(), &["a"]).await.outbox;
+    let mut a = outbox.destination("a").unwrap();
+    outbox.put(entry("x"));
+    assert!(a.next().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_are_dropped_and_one_entry_says_how_many() {
+    let store = MemoryStore::new();
+    let outbox = open(store.clone(), &["a", "b"]).await.outbox;
+    let (mut a, mut b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
+    let stop = CancellationToken::new();
+    let first = outbox.next();
+    let life = async {
+        outbox.put(entry("early"));
+        assert_eq!(drain(&mut b).await.len(), 1);
+        for n in 0..CAPACITY + 6 {
+            outbox.put(entry(format!("{n}")));
+        }
+        assert_eq!(outbox.waiting("a"), CAPACITY);
+        let item = a.next().await;
+        assert!(item.is_loss);
+        assert_eq!(item.entry.message, "7 audit entries before this one are lost to a");
+        assert_eq!(item.seq, Some(first + 6), "the number of the last one that is lost");
+        a.done(&item);
+        let rest = drain(&mut a).await;
+        assert_eq!((rest.len() as u64, rest[0].clone()), (CAPACITY, (Some(first + 7), "6".to_owned())));
+        assert_eq!(drain(&mut b).await[0].1, "6 audit entries before this one are lost to b");
+        stop.cancel();
+        drop((a, b));
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+    assert_eq!(store.scan(ENTRIES).await.unwrap().len() as u64, HISTORY);
+    assert_eq!(open(store, &[]).await.history.len() as u64, HISTORY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
+    let disk = Disk::default();
+    let outbox = open(disk.clone(), &["a", "b"]).await.outbox;
+    let (mut a, b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
+    let stop = CancellationToken::new();
+    let first = outbox.next();
+    let life = async {
+        disk.full.store(true, Ordering::SeqCst);
+        outbox.put(entry("x"));
+        outbox.put(entry("y"));
+        assert_eq!(drain(&mut a).await, [(None, "x".to_owned()), (None, "y".to_owned())]);
+        disk.full.store(false, Ordering::SeqCst);
+        tokio::time::sleep(LAST_RETRY * 2).await;
+        outbox.put(entry("z"));
+        assert_eq!(drain(&mut a).await, [(Some(first + 2), "z".to_owned())]);
+        stop.cancel();
+        drop((a, b));
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+    let outbox = open(disk, &["a", "b"]).await.outbox;
+    assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (0, 3));
+    let mut b = outbox.destination("b").unwrap();
+    assert_eq!(messages(&drain(&mut b).await), ["x", "y", "z"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_costs_few_transactions() {
+    let disk = Disk::default();
+    let outbox = open(disk.clone(), &["a", "b", "c"]).await.outbox;
+    let stop = CancellationToken::new();
+    let mut ends: Vec<_> = ["a", "b", "c"].iter().map(|name| outbox.destination(name).unwrap()).collect();
+    let life = async {
+        for n in 0..1000 {
+            outbox.put(entry(format!("{n}")));
+        }
+        for end in &mut ends {
+            assert_eq!(drain(end).await.len(), 1000);
+        }
+        stop.cancel();
+        ends.clear();
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+    let writes = disk.writes.load(Ordering::SeqCst);
+    assert!(writes < 20, "{writes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_rows_hold_nothing_up() {
+    let store = MemoryStore::new();
+    let opened = open(store.clone(), &["a"]).await;
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let first = opened.outbox.next();
+    for n in 0..4 {
+        opened.outbox.put(entry(format!("{n}")));
+    }
+    opened.outbox.run(stop).await;
+    store.put(&entry_key(first + 1), b"{".to_vec()).await.unwrap();
+    store.put("outbox/entry/what", b"{}".to_vec()).await.unwrap();
+    store.put_all(vec![(entry_key(first + 2), None)]).await.unwrap();
+    let outbox = open(store.clone(), &["a"]).await.outbox;
+    let mut a = outbox.destination("a").unwrap();
+    assert_eq!(messages(&drain(&mut a).await), ["0", "3"]);
+    store.put(NEXT, b"x".to_vec()).await.unwrap();
+    assert!(open(store, &["a"]).await.outbox.next() > first + 3, "a number is never given twice");
+}
+
+/// A receiver that stores each number once, as the warden does.
+#[derive(Default)]
+struct Receiver(Mutex<Vec<(u64, String)>>);
+
+impl Receiver {
+    fn take(&self, item: &Item) {
+        let seq = item.seq.expect("the disk takes writes");
+        let mut stored = self.0.lock().unwrap();
+        if stored.last().is_none_or(|(last, _)| *last < seq) {
+            stored.push((seq, item.entry.message.clone()));
+        } else {
+            let same = stored.iter().find(|(known, _)| *known == seq).expect("a repeat, not something older");
+            assert_eq!(same.1, item.entry.message, "one number for two entries");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() {
+    for seed in 0..40_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = |most: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % most
+        };
+        let disk = Disk::default();
+        let receiver = Receiver::default();
+        let mut recorded = Vec::new();
+        for life in 0..12 {
+            let opened = open(disk.clone(), &["a"]).await;
+            // What a service's own state would bring again: entries that did not reach the outbox.
+            recorded.truncate(recorded.len().min(opened.history.last().map_or(0, |last| {
+                recorded.iter().position(|message| *message == last.message).map_or(0, |at| at + 1)
+            })));
+            let outbox = opened.outbox;
+            let mut a = outbox.destination("a").unwrap();
+            let stop = CancellationToken::new();
+            let (puts, kill_after, is_up) = (draw(8), draw(60), draw(3) > 0);
+            let work = async {
+                for n in 0..puts {
+                    let message = format!("{life}.{n}");
+                    recorded.push(message.clone());
+                    outbox.put(entry(message));
+                    tokio::task::yield_now().await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let deliver = async {
+                loop {
+                    let item = a.next().await;
+                    if !is_up {
+                        std::future::pending::<()>().await;
+                    }
+                    receiver.take(&item);
+                    tokio::task::yield_now().await;
+                    a.done(&item);
+                }
+            };
+            let killed = async {
+                for _ in 0..kill_after {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = killed => {}
+                () = outbox.clone().run(stop) => {}
+                () = work => {}
+                () = deliver => {}
+            }
+        }
+        let opened = open(disk.clone(), &["a"]).await;
+        let durable: Vec<_> = opened.history.iter().map(|entry| entry.message.clone()).collect();
+        let mut a = opened.outbox.destination("a").unwrap();
+        while !a.is_empty() {
+            let item = a.next().await;
+            receiver.take(&item);
+            a.done(&item);
+        }
+        let stored: Vec<_> = receiver.0.lock().unwrap().iter().map(|(_, message)| message.clone()).collect();
+        assert_eq!(stored, durable, "seed {seed}");
+    }
+}

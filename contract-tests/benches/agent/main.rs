@@ -1,0 +1,388 @@
+//! Speed, memory and size of the release build, measured from outside.
+//!
+//! `cargo build --release -p evenkeel`, then `cargo bench -p contract-tests --bench agent --profile dev` prints the
+//! table and ends with 1 where a target was missed. Names of parts (see `PARTS`) after `--` measure just these. Not
+//! beside `dist/test.sh`, which sweeps such folders and containers away.
+//!
+//! The load comes from fakes that cost next to nothing, except where a row says that registry or engine are real.
+//! On a machine that has other work the spread tells how far to trust a figure.
+
+mod fakes;
+mod subject;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use contract_tests::{Engine, Image, PREFIX, Registry, World, request};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use fakes::{FakeImage, FakeProject};
+use subject::{Subject, program};
+
+const CYCLES: usize = 9;
+const STARTS: usize = 15;
+const UPDATES: usize = 5;
+const MIB: f64 = 1_048_576.0;
+
+/// One line of the table.
+struct Row {
+    what: String,
+    figure: String,
+    /// What is asked for, and whether it was reached.
+    target: Option<(String, bool)>,
+}
+
+#[derive(Default)]
+struct Table(Vec<Row>);
+
+impl Table {
+    fn add(&mut self, what: &str, figure: String, target: Option<(&str, bool)>) {
+        eprintln!("{what}: {figure}");
+        let target = target.map(|(text, met)| (text.to_owned(), met));
+        self.0.push(Row { what: what.to_owned(), figure, target });
+    }
+
+    /// Median and spread of times; the median has to be under `limit`.
+    fn times(&mut self, what: &str, mut times: Vec<Duration>, limit: Option<Duration>) {
+        times.sort_unstable();
+        let median = times[times.len() / 2];
+        let figure = format!(
+            "{} (n = {}, {} to {})",
+            shown(median),
+            times.len(),
+            shown(times[0]),
+            shown(times[times.len() - 1])
+        );
+        let limit = limit.map(|limit| (format!("under {}", shown(limit)), median < limit));
+        self.add(what, figure, limit.as_ref().map(|(text, met)| (text.as_str(), *met)));
+    }
+
+    fn print(&self) -> bool {
+        println!("| what | median or value | target | |\n|---|---|---|---|");
+        for Row { what, figure, target } in &self.0 {
+            let (text, verdict) = match target {
+                Some((text, true)) => (text.as_str(), "met"),
+                Some((text, false)) => (text.as_str(), "MISSED"),
+                None => ("", ""),
+            };
+            println!("| {what} | {figure} | {text} | {verdict} |");
+        }
+        self.0.iter().all(|row| row.target.as_ref().is_none_or(|(_, met)| *met))
+    }
+}
+
+fn shown(time: Duration) -> String {
+    match time.as_millis() {
+        0..100 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        100..1000 => format!("{:.0} ms", time.as_secs_f64() * 1e3),
+        _ => format!("{:.2} s", time.as_secs_f64()),
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / MIB)
+}
+
+/// What is measured, by the name that asks for it alone.
+const PARTS: [(&str, fn(&mut Table)); 6] = [
+    ("size", size),
+    ("starts", starts),
+    ("rest", rest),
+    ("cycles", cycles),
+    ("registry", real_registry),
+    ("updates", updates),
+];
+
+fn main() -> std::process::ExitCode {
+    // Cargo adds flags of its own.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let facts = machine();
+    let mut table = Table::default();
+    for (name, measure) in PARTS {
+        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+            measure(&mut table);
+        }
+    }
+    println!("\n{facts}; at the end {}\n", load());
+    if table.print() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+}
+
+/// `services` services that have `images` images each, none of which is new.
+fn fleet(services: usize, images: usize) -> Vec<FakeProject> {
+    let project = |n: usize| FakeProject {
+        name: format!("bench-{n}"),
+        images: (0..images)
+            .map(|i| {
+                let (repository, tag) = (format!("bench/app-{n}-{i}"), format!("v{i}"));
+                let digest = fakes::digest_in_registry(&repository, &tag);
+                FakeImage { repository, tag, digest }
+            })
+            .collect(),
+    };
+    (0..services).map(project).collect()
+}
+
+fn config(folder: &Path, registry: &str, poll_interval: u64, projects: &[FakeProject]) -> Value {
+    let file = folder.join("compose.yml");
+    fs::write(&file, "services: {}\n").expect("the compose file can be written");
+    let services: Vec<Value> = projects
+        .iter()
+        .map(|project| {
+            let images: Vec<String> =
+                project.images.iter().map(|image| format!("{}:{}", image.repository, image.tag)).collect();
+            json!({"name": project.name, "images": images, "compose_files": [file],
+                "compose_project": project.name, "auto_update": true})
+        })
+        .collect();
+    json!({
+        "registry": {"url": format!("http://{registry}"), "poll_interval": poll_interval, "concurrency": 8},
+        "services": services,
+    })
+}
+
+fn folder() -> TempDir {
+    tempfile::Builder::new().prefix(&format!("{PREFIX}bench-")).tempdir().expect("a folder can be made")
+}
+
+/// An agent with `projects` on fakes; `registry` replaces the fake registry.
+struct Stage {
+    agent: Subject,
+    folder: TempDir,
+    heads: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Stage {
+    fn new(projects: &[FakeProject], poll_interval: u64, registry: Option<&str>) -> Self {
+        let folder = folder();
+        let (fake, heads) = fakes::registry();
+        let host = registry.unwrap_or(&fake);
+        let socket = folder.path().join("engine.sock");
+        fakes::engine(&socket, host, projects);
+        let config = config(folder.path(), host, poll_interval, projects);
+        let agent = Subject::start(folder.path(), &config, &format!("unix://{}", socket.display()));
+        let stage = Self { agent, folder, heads };
+        stage.agent.wait_polls(1, Duration::from_millis(50));
+        stage.assert_at_rest(projects.len());
+        stage
+    }
+
+    /// Every service saw that there is nothing to do: else something other than polling would be measured.
+    fn assert_at_rest(&self, services: usize) {
+        let status = self.agent.get("/status");
+        let at_rest = |service: &&Value| {
+            service["images"].is_array()
+                && service["deploying"] == false
+                && service.get("errored").is_none()
+                && service.get("not_found").is_none()
+        };
+        let all = status["services"].as_array().expect("a status has services");
+        assert_eq!(all.iter().filter(at_rest).count(), services, "all services are at rest: {}", all[0]);
+    }
+}
+
+fn size(table: &mut Table) {
+    let size = fs::metadata(program()).expect("the program is there").len();
+    table.add("size of the release binary", mib(size), Some(("under 15 MiB", size < 15 << 20)));
+}
+
+fn starts(table: &mut Table) {
+    let projects = fleet(50, 1);
+    let folder = folder();
+    let (host, _) = fakes::registry();
+    let socket = folder.path().join("engine.sock");
+    fakes::engine(&socket, &host, &projects);
+    let config = config(folder.path(), &host, 3600, &projects);
+    let docker = format!("unix://{}", socket.display());
+    let mut fresh = Vec::new();
+    let mut killed = Vec::new();
+    for _ in 0..STARTS {
+        let _ = fs::remove_dir_all(folder.path().join("state"));
+        let agent = Subject::start(folder.path(), &config, &docker);
+        fresh.push(agent.first_answer);
+        agent.wait_polls(1, Duration::from_millis(20));
+        agent.kill9();
+        let agent = Subject::start(folder.path(), &config, &docker);
+        killed.push(agent.first_answer);
+        agent.kill9();
+    }
+    let limit = Some(Duration::from_millis(100));
+    table.times("start to the first answer, 50 services, no state", fresh, limit);
+    table.times("start to the first answer, 50 services, after SIGKILL", killed, limit);
+}
+
+/// Memory, and what routine cycles write.
+fn rest(table: &mut Table) {
+    for (services, limit) in [(50, Some(15_u64 << 20)), (500, None)] {
+        let projects = fleet(services, 1);
+        let stage = Stage::new(&projects, 10, None);
+        let agent = &stage.agent;
+        agent.wait_polls(2, Duration::from_millis(200));
+        std::thread::sleep(Duration::from_secs(1));
+        let files = |name: &str| {
+            let path = stage.folder.path().join(name);
+            let content = fs::read(&path).expect("the file can be read");
+            let modified = fs::metadata(&path).and_then(|data| data.modified()).expect("it has a time");
+            (content.len(), Sha256::digest(&content).to_vec(), modified)
+        };
+        let on_disk = || (files("state/state.redb"), files("audit.jsonl"));
+        let before = (agent.proc_number("io", "write_bytes"), on_disk());
+        agent.wait_polls(5, Duration::from_millis(200));
+        std::thread::sleep(Duration::from_secs(1));
+        let written = agent.proc_number("io", "write_bytes") - before.0;
+        let same = if on_disk() == before.1 { "state and audit file unchanged" } else { "FILES CHANGED" };
+        table.add(
+            &format!("written to disk by 3 routine cycles, {services} services, nothing new"),
+            format!("{written} bytes, {same}"),
+            Some(("nothing", written == 0 && on_disk() == before.1)),
+        );
+        let (rss, anonymous) =
+            (agent.proc_number("status", "VmRSS") << 10, agent.proc_number("status", "RssAnon") << 10);
+        let figure = format!("{} (of it {} not from files)", mib(rss), mib(anonymous));
+        let target = limit.map(|limit| ("under 15 MiB", rss < limit));
+        table.add(&format!("resident memory after 5 cycles, {services} services"), figure, target);
+    }
+}
+
+fn cycles(table: &mut Table) {
+    for (services, images, limit) in
+        [(50, 1, None), (50, 10, Some(Duration::from_secs(2))), (500, 1, Some(Duration::from_secs(2)))]
+    {
+        let projects = fleet(services, images);
+        let stage = Stage::new(&projects, 3600, None);
+        let before = stage.heads.load(std::sync::atomic::Ordering::Relaxed);
+        let times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
+        let asked = stage.heads.load(std::sync::atomic::Ordering::Relaxed) - before;
+        assert_eq!(asked, (services * images * CYCLES) as u64, "one request per image and cycle");
+        stage.assert_at_rest(services);
+        let all = services * images;
+        table.times(&format!("poll cycle, {all} images in {services} services, 8 at once"), times, limit);
+    }
+}
+
+/// The same against `registry:2` in a container.
+fn real_registry(table: &mut Table) {
+    let registry = Registry::start();
+    let images = push_tags(&registry, "bench/app", 500);
+    let projects: Vec<FakeProject> = images
+        .into_iter()
+        .enumerate()
+        .map(|(n, image)| FakeProject { name: format!("bench-{n}"), images: vec![image] })
+        .collect();
+    let stage = Stage::new(&projects, 3600, Some(&registry.host));
+    let times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
+    stage.assert_at_rest(projects.len());
+    let limit = Some(Duration::from_secs(2));
+    table.times("the same, 500 in 500, against a real registry in a container", times, limit);
+}
+
+/// Puts `count` tags into a repository, each with a manifest of its own that has one tiny blob.
+fn push_tags(registry: &Registry, repository: &str, count: usize) -> Vec<FakeImage> {
+    let send = |method: &str, path: &str, kind: &str, body: &[u8]| {
+        let reply = request(&registry.host, method, path, &[("Content-Type", kind)], body);
+        let reply = reply.expect("the registry answers");
+        assert!(matches!(reply.status, 201 | 202), "{method} {path}: {}", reply.text());
+        reply
+    };
+    let blob = "{}";
+    let begun = send("POST", &format!("/v2/{repository}/blobs/uploads/"), "", &[]);
+    let location = begun.header("location").expect("an upload has a location");
+    let path = location.trim_start_matches(&format!("http://{}", registry.host));
+    let blob_digest = fakes::digest_of(blob);
+    let sign = if path.contains('?') { '&' } else { '?' };
+    send("PUT", &format!("{path}{sign}digest={blob_digest}"), "application/octet-stream", blob.as_bytes());
+    let part = |kind: &str| json!({"mediaType": kind, "size": blob.len(), "digest": blob_digest});
+    let push = |n: usize| {
+        let tag = format!("v{n}");
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "config": part("application/vnd.oci.image.config.v1+json"),
+            "layers": [part("application/vnd.oci.image.layer.v1.tar")],
+            "annotations": {"evenkeel.bench": tag},
+        })
+        .to_string();
+        send("PUT", &format!("/v2/{repository}/manifests/{tag}"), kind, manifest.as_bytes());
+        FakeImage { repository: repository.to_owned(), tag, digest: fakes::digest_of(&manifest) }
+    };
+    (0..count).map(push).collect()
+}
+
+/// A whole update on the real engine, and what a kill in the middle of one costs.
+fn updates(table: &mut Table) {
+    let (world, _) = World::with_web("bench");
+    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let docker = world.engine.host();
+    let start = || Subject::start(world.folder(), &config, &docker);
+    let soon = Duration::from_millis(20);
+    let runs = |version: &str| {
+        world.project.containers().iter().any(|view| view.version == version && view.state == "running")
+    };
+    let mut agent = start();
+    agent.wait_polls(1, soon);
+    let (mut running, mut proven) = (Vec::new(), Vec::new());
+    let (mut back, mut resumed, mut done) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 2..2 + 2 * UPDATES {
+        let version = format!("v{n}");
+        world.push("web", &Image::good(&version));
+        let updated = agent.count("updated");
+        let began = Instant::now();
+        agent.post("/trigger/web");
+        agent.wait_until(soon, "the new container", || runs(&version));
+        if n % 2 == 0 {
+            running.push(began.elapsed());
+        } else {
+            agent
+                .wait_until(soon, "probation", || agent.get("/status/web")["deploy"]["phase"] == "probation");
+            let before = agent.count("resumed");
+            agent.kill9();
+            let began = Instant::now();
+            agent = start();
+            back.push(agent.first_answer);
+            agent.wait_until(soon, "the deployment to be resumed", || agent.count("resumed") > before);
+            resumed.push(began.elapsed());
+        }
+        agent.wait_until(soon, "the update to be proven", || agent.count("updated") > updated);
+        let whole = began.elapsed();
+        if n % 2 == 0 { proven.push(whole) } else { done.push(whole) }
+    }
+    table.times(
+        "update: trigger to the new container running (real engine, compose and registry)",
+        running,
+        None,
+    );
+    table.times("update: trigger to `updated`, health_grace 3 s", proven, None);
+    table.times("SIGKILL on probation: restart to the first answer", back, None);
+    table.times("SIGKILL on probation: restart to `resumed`", resumed, None);
+    table.times("the same update with a SIGKILL and restart on probation: trigger to `updated`", done, None);
+}
+
+/// What this ran on.
+fn machine() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = value(&read("/proc/meminfo"), "MemTotal");
+    let memory = memory.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default();
+    let engine = Engine::of_this_machine().get("/version");
+    format!(
+        "{} cores of {}, {} memory, Linux {}, engine {}; {} at the beginning",
+        cores,
+        value(&read("/proc/cpuinfo"), "model name"),
+        mib(memory << 10),
+        read("/proc/sys/kernel/osrelease").trim(),
+        engine["Version"].as_str().unwrap_or("unknown"),
+        load(),
+    )
+}
+
+fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    format!("load {}", text.split(' ').next().unwrap_or_default())
+}

@@ -1,0 +1,136 @@
+//! The program that is measured: one process, its API, what the kernel counts about it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use contract_tests::request;
+use serde_json::{Value, json};
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The release build: `$EVENKEEL_BIN`, or `target/release/evenkeel`.
+pub(crate) fn program() -> PathBuf {
+    if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
+        return PathBuf::from(path);
+    }
+    // This program is target/<profile>/deps/<name>.
+    let own = std::env::current_exe().expect("a running program has a path");
+    let path = own.ancestors().nth(3).expect("it lies in target/<profile>/deps").join("release/evenkeel");
+    assert!(path.is_file(), "{} is missing: run 'cargo build --release -p evenkeel' first", path.display());
+    path
+}
+
+/// A running agent.
+pub(crate) struct Subject {
+    child: Child,
+    address: String,
+    /// From the start of the process to its first answer.
+    pub(crate) first_answer: Duration,
+}
+
+impl Subject {
+    /// Starts it with `config` on the engine at `docker_host`; its files are in `folder`.
+    pub(crate) fn start(folder: &Path, config: &Value, docker_host: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = port.expect("a port is free").to_string();
+        let mut config = config.clone();
+        config["api"] = json!({"address": [address]});
+        config["audit"] = json!({"path": folder.join("audit.jsonl")});
+        config["state"] = json!({"path": folder.join("state")});
+        let path = folder.join("config.json");
+        fs::write(&path, config.to_string()).expect("the configuration can be written");
+        let began = Instant::now();
+        let child = Command::new(program())
+            .arg("--config")
+            .arg(&path)
+            .env("DOCKER_HOST", docker_host)
+            .env_remove("DOCKER_CONTEXT")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program can be run");
+        let mut subject = Self { child, address, first_answer: Duration::ZERO };
+        while request(&subject.address, "GET", "/health", &[], &[]).is_err() {
+            assert!(matches!(subject.child.try_wait(), Ok(None)), "the agent ended at once");
+            assert!(began.elapsed() < PATIENCE, "the agent does not answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        subject.first_answer = began.elapsed();
+        subject
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        request(&self.address, "GET", path, &[], &[]).map(|reply| reply.json()).unwrap_or_default()
+    }
+
+    pub(crate) fn post(&self, path: &str) {
+        let reply = request(&self.address, "POST", path, &[], &[]).expect("the agent answers");
+        assert_eq!(reply.status, 200, "POST {path}: {}", reply.text());
+    }
+
+    /// Poll cycles so far. The number stands near the beginning: reading the whole answer would cost more than
+    /// what is measured.
+    fn poll_count(&self) -> u64 {
+        let reply = request(&self.address, "GET", "/status", &[], &[]).expect("the agent answers");
+        let head = String::from_utf8_lossy(&reply.body[..reply.body.len().min(300)]).into_owned();
+        let number = head.split_once("\"poll_count\":").map(|(_, rest)| rest);
+        let digits = number.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+        digits.and_then(|digits| digits.parse().ok()).expect("a status has poll_count")
+    }
+
+    /// Waits until `count` cycles are over; polls every `pause`.
+    pub(crate) fn wait_polls(&self, count: u64, pause: Duration) {
+        self.wait_until(pause, "a poll cycle", || self.poll_count() >= count);
+    }
+
+    /// Waits until `done`, looking every `pause`.
+    pub(crate) fn wait_until(&self, pause: Duration, what: &str, done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < PATIENCE, "waited in vain for {what}: {}", self.get("/status"));
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Time from `POST /trigger` to the end of that cycle.
+    pub(crate) fn time_cycle(&self) -> Duration {
+        let before = self.poll_count();
+        let began = Instant::now();
+        self.post("/trigger");
+        self.wait_polls(before + 1, Duration::from_millis(10));
+        began.elapsed()
+    }
+
+    /// Audit entries of a kind among the last 500.
+    pub(crate) fn count(&self, kind: &str) -> usize {
+        let entries = self.get("/audit?limit=500");
+        entries.as_array().map_or(0, |all| all.iter().filter(|entry| entry["event"] == kind).count())
+    }
+
+    /// A number of `/proc/<pid>/<file>`, as it stands there.
+    pub(crate) fn proc_number(&self, file: &str, key: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.unwrap_or_else(|| panic!("/proc/<pid>/{file} has no {key}"))
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill9(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
