@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use contract_tests::{Engine, Image, Registry, Shape, World, wait_for};
 use evenkeel_common::wire::Kind;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// An address that is known before the agent is started; what comes there goes on to the agent.
 fn relay() -> (String, mpsc::Sender<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
     let (sender, target) = mpsc::channel::<String>();
     std::thread::spawn(move || {
         let Ok(target) = target.recv() else { return };
@@ -35,7 +35,7 @@ fn push_goes_live(about: &str, shape: Shape) {
     world.service("web", "web", &[]);
     world.project.up();
     let agent = world.agent();
-    agents.send(agent.address().to_owned()).unwrap();
+    agents.send(agent.address().to_owned()).expect("the relay waits for it");
     // What the registry had to say before the agent was there.
     wait_for(LONG, "the service to be at rest", || {
         let service = agent.service("web");
