@@ -13,6 +13,7 @@ use prometheus::core::{AtomicF64, AtomicU64};
 use prometheus::core::{Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec};
 use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, Opts, Registry, TextEncoder};
 
+use crate::audit::Tally;
 use crate::ports::registry::RequestOutcome;
 use crate::tasks::daemon_health::EngineHealth;
 use crate::tasks::outcome::DeployOutcome;
@@ -63,6 +64,8 @@ pub struct View<'a> {
     pub stream_clients: usize,
     /// Waiting entries by destination.
     pub queues: &'a [(String, Depth)],
+    /// What became of entries that leave this machine.
+    pub deliveries: &'a [Tally],
 }
 
 impl Metrics {
@@ -180,6 +183,18 @@ fn now(view: &View<'_>) -> Registry {
     );
     for (destination, depth) in view.queues {
         queues.with_label_values(&[destination]).set(depth() as f64);
+    }
+    let delivered = GenericCounterVec::<AtomicU64>::new(
+        Opts::new("evenkeel_deliveries_total", "Tries to deliver audit entries, by how they ended."),
+        &["destination", "outcome"],
+    )
+    .expect(VALID);
+    add(&registry, delivered.clone());
+    for tally in view.deliveries {
+        queues.with_label_values(&[&tally.name]).set(tally.queued as f64);
+        for (outcome, count) in [("sent", tally.sent), ("failed", tally.failed), ("refused", tally.refused)] {
+            delivered.with_label_values(&[tally.name.as_str(), outcome]).inc_by(count);
+        }
     }
 
     let engine = view.engine;

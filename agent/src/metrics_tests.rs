@@ -47,6 +47,13 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
         stream_clients: 2,
         queues: &queues,
+        deliveries: &[crate::audit::Tally {
+            name: "push".to_owned(),
+            sent: 4,
+            failed: 1,
+            refused: 0,
+            queued: 2,
+        }],
     };
     metrics.text(&view).unwrap()
 }

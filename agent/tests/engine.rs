@@ -470,7 +470,7 @@ fn now_nano() -> i64 {
 async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<ports::Usage>, EngineError>> {
     futures_util::stream::iter(ids.to_vec())
         .map(|id| async move { stage.engine.stats(&id).await })
-        .buffered(32)
+        .buffered(evenkeel_agent::tasks::monitor::PARALLEL)
         .collect()
         .await
 }
@@ -501,7 +501,7 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
         let (first, second) = (first.unwrap().unwrap(), second.unwrap().unwrap());
         assert!(second.cores > 0 && second.memory > 0 && second.memory < machine, "{second:?}");
         let time = second.read.duration_since(first.read).as_secs_f64();
-        shares.push((second.cpu - first.cpu).as_secs_f64() / time);
+        shares.push(second.cpu.saturating_sub(first.cpu).as_secs_f64() / time);
     }
     let (busy, idle) = shares.split_last().unwrap();
     assert!(*busy > 0.05 && *busy < 1.5, "{shares:?}");

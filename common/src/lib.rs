@@ -12,12 +12,14 @@
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
+//! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 
 pub mod clock;
 pub mod config;
 pub mod http;
 pub mod journal;
+pub mod page;
 pub mod queue;
 pub mod secret;
 pub mod sse;

@@ -360,3 +360,27 @@ bring_schemathesis() {
     "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
         "schemathesis==$SCHEMATHESIS_VERSION" || die "pip could not install schemathesis $SCHEMATHESIS_VERSION"
 }
+
+# --- browser ---------------------------------------------------------------------------------------------
+
+# Chromium and its driver, for the tests of the pages.
+bring_browser() {
+    if ! have chromedriver; then
+        apt_install chromium chromium-driver
+    fi
+}
+
+# axe-core, which looks for faults of accessibility. Only tests use it; it is fetched, never shipped.
+bring_axe() {
+    local folder="$REPO/target/axe"
+    export EVENKEEL_AXE="$folder/node_modules/axe-core/axe.min.js"
+    [ -f "$EVENKEEL_AXE" ] && return 0
+    have npm || apt_install npm
+    mkdir -p "$folder"
+    say "fetching axe-core"
+    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" axe-core@4 >/dev/null 2>&1 || true
+    if ! [ -f "$EVENKEEL_AXE" ]; then
+        unset EVENKEEL_AXE
+        return 1
+    fi
+}

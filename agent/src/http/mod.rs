@@ -4,6 +4,7 @@
 mod control;
 mod docs;
 mod openapi;
+mod page;
 mod push;
 mod read;
 mod stream;
@@ -75,6 +76,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .route(Method::GET, "/audit", read::audit, docs::audit())
         .route(Method::GET, "/health", read::health, docs::health())
         .route(Method::GET, "/metrics", read::metrics, docs::metrics())
+        .route(Method::GET, "/ui", page::page, docs::ui())
         .route(Method::POST, "/redeploy/{name}", control::redeploy, docs::redeploy())
         .route(Method::GET, "/ui/events", stream::events, docs::ui_events())
         .route(Method::GET, "/ui/stream", stream::both, docs::ui_stream())

@@ -83,6 +83,7 @@ pub(super) async fn metrics(api: Api, _: Request) -> Response {
         engine: &api.engine.borrow().clone(),
         stream_clients: api.stream_seats.taken(),
         queues: &api.queues,
+        deliveries: &api.deliveries.tally(),
     };
     match api.metrics.text(&view) {
         Ok(text) => with_type(text, TEXT_FORMAT),

@@ -86,8 +86,10 @@ fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MIB)
 }
 
+type Part = fn(&mut Table);
+
 /// What is measured, by the name that asks for it alone.
-const PARTS: [(&str, fn(&mut Table)); 6] = [
+const PARTS: [(&str, Part); 6] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),

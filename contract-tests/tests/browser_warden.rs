@@ -1,0 +1,210 @@
+//! The warden's dashboard in a real browser, with a scripted warden behind it (spec 4.3).
+
+mod browser;
+
+use browser::{ago, assert_is_sound, axe, keep_picture};
+use contract_tests::{Browser, Stage};
+use serde_json::{Value, json};
+
+const DIGEST: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
+const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
+
+fn machines() -> Value {
+    json!([
+        { "id": "harbour", "online": true, "since": ago(180_000), "last_entry": ago(60), "last_seq": 812, "missing": 0,
+          "counts_by_level": { "info": 790, "warning": 20, "error": 2, "critical": 0, "other": 0 } },
+        { "id": "lighthouse", "online": false, "since": ago(540), "reason": "connection refused", "last_entry": ago(600),
+          "last_seq": 97, "missing": 3, "counts_by_level": { "info": 88, "warning": 5, "error": 0, "critical": 1, "other": 0 } },
+        { "id": "quay", "missing": 0, "counts_by_level": { "info": 0, "warning": 0, "error": 0, "critical": 0, "other": 0 } },
+    ])
+}
+
+fn entry(
+    seq: u32,
+    seconds: u32,
+    agent: &str,
+    service: &str,
+    event: &str,
+    level: &str,
+    message: &str,
+) -> Value {
+    json!({ "timestamp": ago(seconds), "machine": agent, "service": service, "event": event, "message": message,
+            "level": level, "seq": seq, "agent": agent })
+}
+
+fn scene() -> (Stage, Browser) {
+    let stage = Stage::warden();
+    stage.answer("GET /machines", 200, &machines());
+    let mut updated =
+        entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
+    updated["new_digest"] = json!(DIGEST);
+    stage.entry(&updated);
+    let mut back = entry(
+        90,
+        3000,
+        "lighthouse",
+        "shop",
+        "rolled_back",
+        "warning",
+        "the new image failed; the old one runs again",
+    );
+    back["old_digest"] = json!(DIGEST);
+    back["new_digest"] = json!(BAD);
+    back["reason"] = json!("container shop-1 exited with code 1");
+    stage.entry(&back);
+    stage.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
+    stage.entry(&entry(
+        0,
+        540,
+        "lighthouse",
+        "warden",
+        "agent_offline",
+        "warning",
+        "lighthouse does not answer",
+    ));
+    stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
+    let browser = Browser::start();
+    browser.open(&format!("{}?token=secret", stage.url()));
+    browser.wait("the cards", "document.querySelectorAll('#machines > li').length === 3");
+    browser.wait("the entries", "document.querySelectorAll('#events > tr').length === 5");
+    (stage, browser)
+}
+
+const VISIBLE: &str = "[...document.querySelectorAll('#events > tr')].filter((r) => !r.hidden).length";
+
+#[test]
+fn machines_fleet_and_feed_show_what_the_warden_knows() {
+    let (stage, browser) = scene();
+    assert_eq!(browser.url(), stage.url(), "the token is out of the address");
+    assert!(browser.text("#summary").contains("1 machine online · 1 offline · 1 not asked yet"));
+    let card = browser.text("#machines > li:nth-child(2)");
+    for part in [
+        "lighthouse",
+        "offline",
+        "for 9 min",
+        "connection refused",
+        "3 entries missing",
+        "1 critical",
+        "does not answer",
+    ] {
+        assert!(card.contains(part), "{part:?} is not in {card}");
+    }
+    let fleet = browser
+        .value("[...document.querySelectorAll('#fleet > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))");
+    let fleet: Vec<&str> = fleet.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert_eq!(fleet.len(), 4, "{fleet:?}");
+    assert!(
+        fleet.iter().any(|row| row.contains("shop lighthouse") && row.contains(&DIGEST[..19])),
+        "{fleet:?}"
+    );
+    let feed = browser.text("#events > tr:nth-child(1)");
+    assert!(feed.contains("queue-1 is healthy again") && feed.contains("harbour"), "{feed}");
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
+    let (stage, browser) = scene();
+    browser.click("#machines > li:nth-child(2) .pick");
+    browser.wait("its entries", &format!("{VISIBLE} === 3"));
+    browser.run("const s = document.querySelector('[name=level]'); s.value = 'critical'; s.dispatchEvent(new Event('input'));");
+    browser.wait("the critical one", &format!("{VISIBLE} === 1"));
+    let shared = browser.url();
+    assert!(shared.contains("machine=lighthouse") && shared.contains("level=critical"), "{shared}");
+    let reader = Browser::start();
+    reader.open(&shared);
+    reader.wait(
+        "the same view",
+        &format!("{VISIBLE} === 1 && document.querySelector('[name=machine]').value === 'lighthouse'"),
+    );
+    reader.click("#clear");
+    reader.wait("everything", &format!("{VISIBLE} === 5"));
+    assert_eq!(reader.url(), stage.url());
+    reader.write("#search", "code 1");
+    reader.wait("what has the reason", &format!("{VISIBLE} === 1"));
+    assert_is_sound(&reader);
+}
+
+#[test]
+fn entries_come_live_and_a_reconnect_makes_neither_gap_nor_double() {
+    let (stage, browser) = scene();
+    stage.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
+    browser
+        .wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
+    stage.away(true);
+    browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
+    stage.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
+    stage.away(false);
+    browser
+        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
+    browser.reload();
+    browser.wait("all of them", "document.querySelectorAll('#events > tr').length === 7");
+}
+
+#[test]
+fn hostile_text_is_only_text() {
+    let bomb = "<img src=x onerror=\"window.hit=1\">";
+    let long = "x".repeat(10 * 1024);
+    let stage = Stage::warden();
+    stage.answer(
+        "GET /machines",
+        200,
+        &json!([{ "id": bomb, "online": false, "reason": long, "missing": 1,
+        "counts_by_level": { bomb: 1 } }]),
+    );
+    let mut hostile = entry(1, 5, bomb, bomb, bomb, bomb, &format!("{bomb}{long}\u{202e}\u{1b}[31m"));
+    hostile["output"] = json!(long);
+    hostile["new_digest"] = json!(bomb);
+    stage.entry(&hostile);
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the entry", "document.querySelectorAll('#events > tr').length === 1");
+    browser.wait("the card", "document.querySelectorAll('#machines > li').length === 1");
+    browser.run("document.querySelector('#events summary').click();");
+    for width in [1440, 390] {
+        browser.size(width, 900);
+        assert_eq!(browser.value("document.documentElement.scrollWidth <= innerWidth"), true, "{width}");
+    }
+    assert_eq!(browser.value("window.hit ?? null"), Value::Null);
+    assert_eq!(browser.value("document.querySelectorAll('main img').length"), 0);
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
+    let stage = Stage::login();
+    let browser = Browser::start();
+    browser.open(&format!("{}?level=error&token=wrong", stage.url()));
+    browser.wait("the refusal", "!document.querySelector('#refused').hidden");
+    assert_eq!(browser.url(), format!("{}?level=error", stage.url()));
+    assert_eq!(browser.value("document.activeElement.id"), "token");
+    if let Some(axe) = axe() {
+        assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0]);
+    }
+    keep_picture(&browser, "warden-login");
+    assert_eq!(
+        browser.value("[...new FormData(document.querySelector('form')).keys()]"),
+        json!(["token", "level"])
+    );
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn no_serious_fault_of_accessibility_in_either_theme_and_the_pictures_are_kept() {
+    let (stage, browser) = scene();
+    assert!(stage.size() < 150 * 1024);
+    for scheme in ["light", "dark"] {
+        browser.prefers(scheme, true);
+        for width in [390, 1440] {
+            browser.size(width, 1000);
+            if let Some(axe) = axe() {
+                assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} {width}");
+            }
+        }
+        keep_picture(&browser, &format!("warden-{scheme}"));
+    }
+    browser.prefers("light", true);
+    browser.size(390, 844);
+    keep_picture(&browser, "warden-phone");
+}

@@ -1,0 +1,284 @@
+//! The shipped program as a service: signals, reload, and what it tells the service manager (DECISIONS 2, DOMAIN 9).
+//! No container engine is needed: the agent has to start and stop while there is none.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Longest wait for anything here.
+const SOON: Duration = Duration::from_secs(15);
+
+/// A running agent with files of its own.
+struct Daemon {
+    folder: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts it with these services and waits until it answers.
+    fn start(services: &Value, environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let path = folder.path().join("config.json");
+        fs::write(&path, config(&folder, port, services).to_string()).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+            .arg("--config")
+            .arg(&path)
+            .env_clear()
+            .env("DOCKER_HOST", format!("unix://{}/no-engine.sock", folder.path().display()))
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut daemon = Self { folder, port, child };
+        daemon.wait("it answers", |d| d.get("/status").is_some());
+        daemon
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, config: &str) {
+        fs::write(self.path("config.json"), config).unwrap();
+    }
+
+    fn write_services(&self, services: &Value) {
+        self.write(&config(&self.folder, self.port, services).to_string());
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The JSON that a path answers with; `None` when nobody listens.
+    fn get(&self, path: &str) -> Option<Value> {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text).ok()?;
+        let (_, body) = text.split_once("\r\n\r\n")?;
+        serde_json::from_str(body).ok()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let status = self.get("/status").unwrap_or_default();
+        let services = status["services"].as_array().cloned().unwrap_or_default();
+        services.iter().map(|service| service["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The newest audit entry of a kind.
+    fn entry(&self, kind: &str) -> Option<Value> {
+        self.get("/audit")?.as_array()?.iter().find(|entry| entry["event"] == kind).cloned()
+    }
+
+    fn wait(&mut self, what: &str, mut so: impl FnMut(&Self) -> bool) {
+        let begin = Instant::now();
+        while !so(self) {
+            let dead = self.child.try_wait().unwrap();
+            let goes_on = dead.is_none() && begin.elapsed() < SOON;
+            assert!(goes_on, "never came true: {what} ({dead:?})\n{}", self.log());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn wait_for_end(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < SOON, "it does not stop\n{}", self.log());
+            sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn config(folder: &TempDir, port: u16, services: &Value) -> Value {
+    json!({
+        "api": { "address": [format!("127.0.0.1:{port}")] },
+        "audit": { "path": folder.path().join("audit.jsonl") },
+        "state": { "path": folder.path().join("state") },
+        "services": services,
+    })
+}
+
+fn service(name: &str) -> Value {
+    json!({ "name": name, "container_name": name })
+}
+
+#[test]
+fn a_reload_adds_changes_and_removes_services() {
+    let mut daemon = Daemon::start(&json!([service("a"), service("b"), service("c")]), &[]);
+    assert_eq!(daemon.names(), ["a", "b", "c"]);
+    let mut changed = service("b");
+    changed["auto_heal"] = json!(true);
+    daemon.write_services(&json!([service("d"), changed, service("a"), { "name": "bad name" }]));
+    daemon.signal(Signal::HUP);
+    daemon.wait("the file is in force", |d| d.entry("config_reloaded").is_some());
+
+    assert_eq!(daemon.names(), ["d", "b", "a"]);
+    assert_eq!(daemon.get("/status/b").unwrap()["auto_heal"], true);
+    assert!(daemon.get("/status/c").unwrap()["error"].as_str().unwrap().contains("\"c\""));
+    let entry = daemon.entry("config_reloaded").unwrap();
+    assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("info")));
+    assert_eq!(
+        entry["message"],
+        "the configuration was read again: 1 services added, 1 changed, 1 removed, 1 untouched"
+    );
+    assert_eq!(entry["reason"], "added: d; changed: b; removed: c");
+    let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains("bad name"), "{warnings}");
+
+    daemon.write_services(&json!([]));
+    daemon.signal(Signal::HUP);
+    daemon.wait("all are gone", |d| d.names().is_empty());
+    daemon.wait("so are the warnings", |d| d.get("/health").unwrap().get("config_warnings").is_none());
+}
+
+#[test]
+fn a_file_with_faults_is_refused_and_the_old_one_stays() {
+    let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+    for (n, text) in [r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#, "{\"a\": "]
+        .iter()
+        .enumerate()
+    {
+        daemon.write(text);
+        daemon.signal(Signal::HUP);
+        daemon.wait("it is refused", |d| {
+            let entries = d.get("/audit").unwrap();
+            let refused = |entry: &&Value| entry["event"] == "config_rejected";
+            entries.as_array().unwrap().iter().filter(refused).count() == n + 1
+        });
+        assert_eq!(daemon.names(), ["a"]);
+    }
+    let entries = daemon.get("/audit").unwrap();
+    let reasons: Vec<&str> = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["event"] == "config_rejected")
+        .map(|entry| entry["reason"].as_str().unwrap())
+        .collect();
+    assert!(reasons[1].contains("runtime: \"lxc\"") && reasons[1].contains("docker_health.timeout: 0"));
+    assert!(reasons[0].contains("is not JSON"), "{reasons:?}");
+    let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains("is not in force"), "{warnings}");
+
+    daemon.write_services(&json!([service("a")]));
+    daemon.signal(Signal::HUP);
+    daemon.wait("it is well again", |d| d.get("/health").unwrap().get("config_warnings").is_none());
+}
+
+#[test]
+fn what_needs_a_restart_is_said_and_the_rest_holds() {
+    let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+    let mut file = config(&daemon.folder, daemon.port, &json!([service("a"), service("b")]));
+    file["api"]["address"] = json!(["127.0.0.1:1"]);
+    file["registry"] = json!({ "url": "http://localhost:5999", "poll_interval": 10 });
+    file["docker_health"] = json!({ "check_interval": 5, "timeout": 1 });
+    daemon.write(&file.to_string());
+    daemon.signal(Signal::HUP);
+    daemon.wait("b is there", |d| d.names() == ["a", "b"]);
+    daemon.wait("it is said", |d| d.entry("config_reloaded").is_some());
+    let entry = daemon.entry("config_reloaded").unwrap();
+    assert_eq!(entry["level"], "warning");
+    assert_eq!(entry["reason"], "added: b; needs a restart: api.address");
+    let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains("api.address: has changed in the file, which needs a restart"), "{warnings}");
+}
+
+#[test]
+fn a_signal_stops_it_soon_with_code_0_and_a_last_entry() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+        let begin = Instant::now();
+        daemon.signal(signal);
+        let status = daemon.wait_for_end();
+        assert_eq!(status.code(), Some(0), "{}", daemon.log());
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        let audit = fs::read_to_string(daemon.path("audit.jsonl")).unwrap();
+        assert!(audit.lines().last().unwrap().contains("\"event\":\"shutdown\""), "{audit}");
+    }
+}
+
+#[test]
+fn a_second_signal_stops_it_at_once() {
+    let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+    // A client that never sends its body keeps the first stop waiting.
+    let mut client = TcpStream::connect(("127.0.0.1", daemon.port)).unwrap();
+    client.write_all(b"POST /trigger HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n").unwrap();
+    sleep(Duration::from_millis(200));
+    daemon.signal(Signal::TERM);
+    daemon.wait("it is stopping", |d| d.log().contains("stopping"));
+    sleep(Duration::from_millis(500));
+    assert_eq!(daemon.child.try_wait().unwrap(), None, "the client holds it\n{}", daemon.log());
+    let begin = Instant::now();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(1));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(daemon.log().contains("a second SIGTERM"), "{}", daemon.log());
+}
+
+#[test]
+fn the_service_manager_is_told_all_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let hear = || {
+        let mut buffer = [0; 500];
+        let n = manager.recv(&mut buffer).expect("a message in time");
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    // The next message that is no sign of life.
+    let hear_more = || loop {
+        let message = hear();
+        if message != "WATCHDOG=1\n" {
+            return message;
+        }
+    };
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "400000")];
+    let mut daemon = Daemon::start(&json!([service("a"), service("b")]), &environment);
+    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 2 services\n");
+    let begin = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(hear(), "WATCHDOG=1\n");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(3), "a sign of life at half the time");
+
+    daemon.write_services(&json!([service("a")]));
+    daemon.signal(Signal::HUP);
+    let reloading = hear_more();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 services\n");
+
+    daemon.signal(Signal::TERM);
+    assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
+    assert_eq!(daemon.wait_for_end().code(), Some(0));
+}
