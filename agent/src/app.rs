@@ -107,6 +107,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
     for sink in sinks {
+        let (name, outbox) = (sink.name().to_owned(), outbox.clone());
+        let depth = move || usize::try_from(outbox.waiting(&name)).unwrap_or(usize::MAX);
+        queues.push((sink.name().to_owned(), Arc::new(depth)));
         supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
     }
     inboxes.push(Arc::new(outbox.clone()));

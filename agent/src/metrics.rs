@@ -266,17 +266,17 @@ fn now(view: &View<'_>) -> Registry {
         measured(s, s.memory_limit_mb * MIB)
     });
 
-    let counted = |name: &str, help: &str, value: &dyn Fn(&ServiceStatus) -> u64| {
+    let total = |name: &str, help: &str, value: &dyn Fn(&ServiceStatus) -> u64| {
         let counters = GenericCounterVec::<AtomicU64>::new(Opts::new(name, help), &["service"]).expect(VALID);
         for service in services {
             counters.with_label_values(&[&service.name]).inc_by(value(service));
         }
         add(&registry, counters);
     };
-    counted("evenkeel_service_updates_total", "New images that were proven.", &|s| s.updates_total);
-    counted("evenkeel_service_rollbacks_total", "Deployments that were undone.", &|s| s.rollbacks_total);
-    counted("evenkeel_service_restarts_total", "Restarts by the healer.", &|s| s.restarts_total);
-    counted("evenkeel_service_failures_total", "Deployments, ways back and restarts that failed.", &|s| {
+    total("evenkeel_service_updates_total", "New images that were proven.", &|s| s.updates_total);
+    total("evenkeel_service_rollbacks_total", "Deployments that were undone.", &|s| s.rollbacks_total);
+    total("evenkeel_service_restarts_total", "Restarts by the healer.", &|s| s.restarts_total);
+    total("evenkeel_service_failures_total", "Deployments, ways back and restarts that failed.", &|s| {
         s.failures_total
     });
     registry

@@ -41,6 +41,27 @@ impl Registry {
         Self::run(None, None)
     }
 
+    /// Starts a registry that tells `url` about everything that happens in it. It lives in the machine's own
+    /// network, so that an address of this machine means the same to it.
+    pub fn start_with_notifications(url: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let host = format!("127.0.0.1:{}", port.expect("a port is free").port());
+        let endpoints =
+            json!([{ "name": "agent", "url": url, "timeout": "5s", "threshold": 3, "backoff": "1s" }]);
+        let container = GenericImage::new("registry", "2")
+            .with_label(LABEL, "registry")
+            .with_network("host")
+            .with_env_var("REGISTRY_HTTP_ADDR", &host)
+            .with_env_var("REGISTRY_NOTIFICATIONS_ENDPOINTS", endpoints.to_string())
+            .start()
+            .expect(
+                "a registry:2 container starts; if there is no engine or image, run dist/scripts/bring-up.sh",
+            );
+        let registry = Self { host, authorization: None, container };
+        registry.wait_ready();
+        registry
+    }
+
     /// Starts a registry that has the same address on this machine and inside its container, so that an
     /// engine that lives in the container's network finds it under the same name as the agent does.
     pub fn start_for_private_engine() -> Self {
@@ -80,13 +101,17 @@ impl Registry {
             authorization: login.map(|(_, authorization)| authorization.to_owned()),
             container,
         };
+        registry.wait_ready();
+        registry
+    }
+
+    fn wait_ready(&self) {
         wait_for(Duration::from_secs(30), "the registry to answer", || {
-            match request_v2(&registry, "GET", "/v2/", &[], &[]) {
+            match request_v2(self, "GET", "/v2/", &[], &[]) {
                 Ok(reply) if reply.status == 200 => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         });
-        registry
     }
 
     /// ID of its container.

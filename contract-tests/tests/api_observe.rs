@@ -28,10 +28,10 @@ struct Silence {
 
 impl Silence {
     fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix(&unique_name("silence")).tempdir().unwrap();
+        let folder = tempfile::Builder::new().prefix(&unique_name("silence")).tempdir().expect("a folder");
         // The kernel accepts for us; nobody ever reads.
-        let engine = UnixListener::bind(folder.path().join("engine.sock")).unwrap();
-        let registry = TcpListener::bind("127.0.0.1:0").unwrap();
+        let engine = UnixListener::bind(folder.path().join("engine.sock")).expect("a socket");
+        let registry = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self { folder, registry, _engine: engine }
     }
 
@@ -44,8 +44,8 @@ impl Silence {
                 })
             })
             .collect();
-        std::fs::write(self.folder.path().join("compose.yml"), "services: {}\n").unwrap();
-        let registry = format!("http://{}", self.registry.local_addr().unwrap());
+        std::fs::write(self.folder.path().join("compose.yml"), "services: {}\n").expect("a file");
+        let registry = format!("http://{}", self.registry.local_addr().expect("it is bound"));
         let config = json!({
             "registry": { "url": registry, "poll_interval": 3600 },
             "docker_health": { "check_interval": 5, "timeout": 2 },
@@ -231,12 +231,13 @@ struct Client {
 impl Client {
     /// `host` is the last part of the client's own address, since the places of one address are few.
     async fn open(agent: &str, path: &str, host: u8, headers: &str) -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0))).unwrap();
-        let mut stream = socket.connect(agent.parse().unwrap()).await.unwrap();
+        let socket = TcpSocket::new_v4().expect("the client can work");
+        socket.set_recv_buffer_size(4096).expect("the client can work");
+        socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0))).expect("the client can work");
+        let mut stream =
+            socket.connect(agent.parse().expect("the client can work")).await.expect("the client can work");
         let head = format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\n{headers}\r\n");
-        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.expect("the client can work");
         Self { stream, text: Vec::new() }
     }
 
@@ -249,7 +250,7 @@ impl Client {
                 return true;
             }
             from = self.text.len().saturating_sub(wanted.len());
-            let mut part = [0; 16 * 1024];
+            let mut part = vec![0; 16 * 1024];
             match timeout(SOON, self.stream.read(&mut part)).await {
                 Ok(Ok(length)) if length > 0 => self.text.extend_from_slice(&part[..length]),
                 _ => return false,
@@ -270,7 +271,7 @@ impl Client {
 
 /// Clients live no longer than the runtime that they were opened on.
 fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("the client can work")
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The endpoints together with what is said about them: one table makes the routes and the OpenAPI document, so that
+//! The endpoints together with what is said about them: one table makes the routes and the `OpenAPI` document, so that
 //! the two can't part.
 
 use bytes::Bytes;

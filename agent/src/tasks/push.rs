@@ -70,13 +70,14 @@ impl PushPoller {
             let next = resting.values().map(|(until, _)| *until).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(image) = self.news.recv() => match resting.get_mut(&image) {
-                    Some((_, again)) => *again = true,
-                    None => {
+                Some(image) = self.news.recv() => {
+                    if let Some((_, again)) = resting.get_mut(&image) {
+                        *again = true;
+                    } else {
                         self.poll(&image, &polls, &stop);
                         resting.insert(image, (Instant::now() + DEBOUNCE, false));
                     }
-                },
+                }
                 () = sleep_until(next), if next.is_some() => {
                     let now = Instant::now();
                     resting.retain(|image, (until, again)| {

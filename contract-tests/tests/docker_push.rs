@@ -1,0 +1,70 @@
+//! A registry tells the agent of a push, and the new image runs long before the next poll.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use contract_tests::{Engine, Image, Registry, Shape, World, wait_for};
+use evenkeel_common::wire::Kind;
+
+const LONG: Duration = Duration::from_mins(1);
+
+/// An address that is known before the agent is started; what comes there goes on to the agent.
+fn relay() -> (String, mpsc::Sender<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let (sender, target) = mpsc::channel::<String>();
+    std::thread::spawn(move || {
+        let Ok(target) = target.recv() else { return };
+        for client in listener.incoming() {
+            let (Ok(mut from), Ok(mut to)) = (client, TcpStream::connect(&target)) else { return };
+            let (Ok(mut back_from), Ok(mut back_to)) = (to.try_clone(), from.try_clone()) else { return };
+            std::thread::spawn(move || io::copy(&mut from, &mut to));
+            std::thread::spawn(move || io::copy(&mut back_from, &mut back_to));
+        }
+    });
+    (address, sender)
+}
+
+fn push_goes_live(about: &str, shape: Shape) {
+    let (address, agents) = relay();
+    let registry = Registry::start_with_notifications(&format!("http://{address}/registry/events"));
+    let mut world = World::with(about, &Engine::of_this_machine(), registry);
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &[]);
+    world.project.up();
+    let agent = world.agent();
+    agents.send(agent.address().to_owned()).expect("the relay waits for it");
+    // What the registry had to say before the agent was there.
+    wait_for(LONG, "the service to be at rest", || {
+        let service = agent.service("web");
+        if service.deploying { Err(format!("{service:#?}")) } else { Ok(()) }
+    });
+
+    let began = Instant::now();
+    let v2 = world.push_as("web", &Image::good("v2"), shape);
+    let running = wait_for(LONG, "the new image to run", || {
+        let views = world.project.containers();
+        let runs = views.iter().any(|view| view.version == "v2" && view.state == "running");
+        if runs { Ok(began.elapsed()) } else { Err(format!("{views:#?}")) }
+    });
+    println!("{about}: from the push to the new container running: {running:?}");
+    // The pull and the old container's stop are in it, and the machine may be busy; the next poll is an hour away.
+    assert!(running < Duration::from_secs(20), "{running:?}");
+    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    assert_eq!(agent.entries(&Kind::MANUAL_TRIGGER), [], "nobody asked");
+    agent.wait_done(1);
+    world.assert_tidy();
+}
+
+#[test]
+fn a_push_goes_live_without_waiting_for_the_next_poll() {
+    push_goes_live("push", Shape::Docker);
+}
+
+#[test]
+fn a_push_of_several_platforms_goes_live_without_waiting_for_the_next_poll() {
+    push_goes_live("pushindex", Shape::OciIndex);
+}
