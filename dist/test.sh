@@ -64,6 +64,7 @@ bring_busybox
 bring_engine
 bring_compose
 bring_registry_image
+bring_mail_server "$REPO/target/tmp/mail-server"
 sweep
 
 export CARGO_INCREMENTAL=0
