@@ -76,8 +76,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let mut file_inbox: Option<Arc<dyn Inbox>> = None;
     if let Some(path) = &config.audit_path {
         let sink = FileSink::new(path.clone(), clock.clone());
-        file_inbox = Some(sink.inbox());
-        inboxes.push(sink.inbox());
+        let inbox: Arc<dyn Inbox> = sink.inbox();
+        inboxes.push(inbox.clone());
+        file_inbox = Some(inbox);
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
     let (channels, faults) = delivery::channels(&config);
@@ -130,11 +131,11 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         let service = Arc::new(service);
         let durable = restore(opened.store.as_ref(), &service.name, &mut warnings).await;
         for (entry, lack) in missing(&durable.said, in_outbox.as_ref(), in_file.as_ref()) {
-            let is_file =
+            let has_it =
                 |inbox: &Arc<dyn Inbox>| file_inbox.as_ref().is_some_and(|file| Arc::ptr_eq(file, inbox));
             match (lack, &file_inbox) {
                 (Lack::Both, _) => audit.record(entry),
-                (Lack::Outbox, _) => audit.record_unless(entry, is_file),
+                (Lack::Outbox, _) => audit.record_unless(entry, has_it),
                 (Lack::File, Some(file)) => file.put(0, &Arc::new(entry)),
                 (Lack::File, None) => {}
             }

@@ -142,7 +142,7 @@ impl Outbox {
         let mut first = None;
         let mut end = 0;
         for (key, row) in store.scan(ENTRIES).await? {
-            let Some(seq) = number(key[ENTRIES.len()..].as_bytes()) else { continue };
+            let Some(seq) = number(&key.as_bytes()[ENTRIES.len()..]) else { continue };
             first.get_or_insert(seq);
             if seq != end {
                 history.clear();

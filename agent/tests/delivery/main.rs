@@ -1,9 +1,12 @@
 //! What leaves the machine, tried with the program itself and with real receivers: wiremock, aiosmtpd, a warden that
 //! is away.
 
+// Everything here is a test.
+#![allow(clippy::unwrap_used)]
+
 mod receiver;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -324,6 +327,27 @@ fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
 }
 
 #[test]
+fn an_entry_that_is_refused_holds_up_no_other() {
+    let folder = TempDir::new().unwrap();
+    let receiver = Receiver::start();
+    receiver.answer(Answer::says(400, "not an entry"));
+    let agent = Agent::start(folder.path(), &format!("http://{}", receiver.address()));
+    let events = || -> Vec<_> {
+        let taken = receiver.taken();
+        let event = |body: &[u8]| serde_json::from_slice::<AuditEntry>(body).unwrap().event.to_string();
+        taken.iter().map(|taken| event(&taken.body)).collect()
+    };
+    wait_for("the first entry is refused", || if events().is_empty() { Err(String::new()) } else { Ok(()) });
+    receiver.answer(Answer::says(204, ""));
+    agent.end(Signal::TERM);
+    let events = events();
+    assert_eq!(events.iter().filter(|event| *event == "started").count(), 1, "{events:?}");
+    assert_eq!(events.last().unwrap(), "shutdown");
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("an entry was refused") && !log.contains("Bearer"), "{log}");
+}
+
+#[test]
 fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     let folder = TempDir::new().unwrap();
     let agent = Agent::start(folder.path(), &format!("http://127.0.0.1:{}", free_port()));
@@ -331,5 +355,4 @@ fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     let begin = Instant::now();
     agent.end(Signal::TERM);
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
-    let _ = std::io::stdout().flush();
 }

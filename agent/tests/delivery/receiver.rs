@@ -67,11 +67,11 @@ impl Receiver {
         let address = listener.local_addr().unwrap().to_string();
         let answer = Arc::new(Mutex::new(Answer::says(204, "")));
         let taken = Arc::new(Mutex::new(Vec::new()));
-        let (answers, takes) = (answer.clone(), taken.clone());
+        let state = (answer.clone(), taken.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (answers, takes) = (answers.clone(), takes.clone());
-                std::thread::spawn(move || serve(stream, &answers, &takes));
+                let (answer, taken) = state.clone();
+                std::thread::spawn(move || serve(&stream, &answer, &taken));
             }
         });
         Self { address, answer, taken }
@@ -91,8 +91,8 @@ impl Receiver {
 }
 
 /// One request a connection. A fault of the connection ends it: the agent under test may be killed at any time.
-fn serve(stream: TcpStream, answers: &Mutex<Answer>, takes: &Mutex<Vec<Taken>>) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
+fn serve(mut stream: &TcpStream, answers: &Mutex<Answer>, all: &Mutex<Vec<Taken>>) -> Option<()> {
+    let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let mut words = line.split_whitespace();
@@ -108,9 +108,9 @@ fn serve(stream: TcpStream, answers: &Mutex<Answer>, takes: &Mutex<Vec<Taken>>) 
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let answer = answers.lock().unwrap().clone();
-    takes.lock().unwrap().push(Taken { method, path, headers, body, was_accepted: answer.accepts });
+    all.lock().unwrap().push(Taken { method, path, headers, body, was_accepted: answer.accepts });
     let Some(status) = answer.status else {
-        std::thread::sleep(Duration::from_secs(120));
+        std::thread::sleep(Duration::from_mins(2));
         return None;
     };
     let reason = http::StatusCode::from_u16(status).ok()?.canonical_reason().unwrap_or_default().to_owned();
@@ -121,5 +121,5 @@ fn serve(stream: TcpStream, answers: &Mutex<Answer>, takes: &Mutex<Vec<Taken>>) 
     for (name, value) in &answer.headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
-    (&stream).write_all(format!("{text}\r\n{}", answer.body).as_bytes()).ok()
+    stream.write_all(format!("{text}\r\n{}", answer.body).as_bytes()).ok()
 }
