@@ -67,6 +67,7 @@ bring_registry_image
 bring_promtool
 bring_browser
 bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
+bring_mail_server "$REPO/target/tmp/mail-server"
 sweep
 
 export CARGO_INCREMENTAL=0

@@ -384,3 +384,17 @@ bring_axe() {
         return 1
     fi
 }
+
+# --- mail server -----------------------------------------------------------------------------------------
+
+# bring_mail_server FOLDER: aiosmtpd, which the delivery tests send mail to, in a Python environment of its own.
+bring_mail_server() {
+    local folder="$1"
+    "$folder/bin/python" -c 'import aiosmtpd' >/dev/null 2>&1 && return 0
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
+    say "bringing a mail server for the tests (aiosmtpd)"
+    mkdir -p "$folder"
+    python3 -m venv --clear "$folder" >/dev/null || die "python3 could not make an environment in $folder"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 >/dev/null ||
+        die "pip could not install aiosmtpd 1.4.6 into $folder"
+}

@@ -14,7 +14,8 @@ use crate::ports::registry::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-const MAIL_TIMEOUT: Duration = Duration::from_secs(60);
+/// lettre's own timeout is for the connection only.
+const MAIL_TIMEOUT: Duration = Duration::from_mins(1);
 /// Most that is read of an answer, and most that is shown of it.
 const ANSWER_LIMIT: usize = 16 * 1024;
 const SHOWN: usize = 300;

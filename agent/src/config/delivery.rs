@@ -296,15 +296,15 @@ mod tests {
                 "notifications.discord.min_level: \"warn\" is not among them; allowed: info, warning, error, critical (discord is off)",
             ),
             (
-                json!({"notifications": {"smtp": {"host": "m", "port": 0, "from": "a", "to": "b"}}}),
+                json!({"notifications": {"smtp": {"host": "m", "port": 0, "from": "a@b.example", "to": "c@d.example"}}}),
                 "notifications.smtp.port: 0 is out of range; allowed: a whole number from 1 to 65535 (smtp is off)",
             ),
             (
-                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "b", "password": 5}}}),
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a@b.example", "to": "c@d.example", "password": 5}}}),
                 "notifications.smtp.password: a number; allowed: a string (smtp is off)",
             ),
             (
-                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "b", "username": "$NOPE"}}}),
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a@b.example", "to": "c@d.example", "username": "$NOPE"}}}),
                 "notifications.smtp.username: the environment variable NOPE is not set (smtp is off)",
             ),
             (
@@ -354,6 +354,14 @@ mod tests {
             (
                 json!({"push": {"warden_url": "http://u:secret@w", "token": "t"}}),
                 "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
+            ),
+            (
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "c@d.example"}}}),
+                "notifications.smtp.from: is not a mail address (Invalid input); allowed: a@b.example or Name <a@b.example> (smtp is off)",
+            ),
+            (
+                hook(&json!({"body": "{{ servce }}"})),
+                "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, container, timestamp, level, machine) (this webhook is off)",
             ),
             (json!({"push": "secret"}), "push: a string; allowed: an object (the push is off)"),
         ] {

@@ -15,7 +15,7 @@ use crate::audit::letter::{Letter, Mailer};
 use crate::audit::sink::Channel;
 use crate::config::{EntryFilter, SmtpConfig, SmtpTls};
 
-/// For each answer of the server.
+/// For the connection; the whole exchange is bounded where it is sent.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Port whose connections are encrypted from the first byte.
 const IMPLICIT_PORT: u16 = 465;

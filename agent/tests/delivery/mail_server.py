@@ -1,0 +1,52 @@
+"""A mail server for tests: aiosmtpd with STARTTLS and AUTH. Usage: mail_server.py CERT KEY
+
+Prints its port, then each mail that it takes as one line of JSON. Ends when its input does.
+"""
+import asyncio
+import email
+import email.policy
+import json
+import ssl
+import sys
+
+from aiosmtpd.smtp import SMTP, AuthResult
+
+CERT, KEY = sys.argv[1:]
+
+
+def check(_server, _session, _envelope, _mechanism, login):
+    # "Not handled" has the server answer a wrong login by itself.
+    return AuthResult(success=login.login == b"user" and login.password == b"pass word", handled=False)
+
+
+class Handler:
+    async def handle_DATA(self, _server, session, envelope):
+        mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        print(json.dumps({
+            "tls": session.ssl is not None,
+            "authenticated": bool(session.authenticated),
+            "from": envelope.mail_from,
+            "to": envelope.rcpt_tos,
+            "headers": [[name, str(value)] for name, value in mail.items()],
+            "plain": mail.get_body(("plain",)).get_content(),
+            "html": mail.get_body(("html",)).get_content(),
+        }), flush=True)
+        return "250 taken by the test"
+
+
+async def main():
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERT, KEY)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: SMTP(
+            Handler(), hostname="localhost", tls_context=context, require_starttls=True,
+            authenticator=check, auth_required=True,
+        ),
+        host="127.0.0.1", port=0,
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+asyncio.run(main())

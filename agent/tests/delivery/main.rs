@@ -1,0 +1,358 @@
+//! What leaves the machine, tried with the program itself and with real receivers: wiremock, aiosmtpd, a warden that
+//! is away.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used)]
+
+mod receiver;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use evenkeel_common::wire::AuditEntry;
+use receiver::{Answer, Receiver};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_evenkeel-agent");
+
+fn write_config(folder: &Path, config: &Value) -> String {
+    let path = folder.join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path.display().to_string()
+}
+
+fn test_notify(config: &Value, only: Option<&str>, environment: &[(&str, &str)]) -> Output {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["test-notify", "--config", &write_config(folder.path(), config)]).args(only);
+    command.envs(environment.iter().copied()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn test_notify_shows_what_each_channel_answered() {
+    let receiver = Receiver::start();
+    let base = format!("http://{}", receiver.address());
+    let config = json!({
+        "notifications": {
+            "discord": { "webhook_url": format!("{base}/discord"), "min_level": "critical" },
+            "webhooks": [
+                { "name": "form", "url": format!("{base}/form"), "method": "PUT",
+                  "headers": { "X-Key": "$KEY", "Content-Type": "application/x-www-form-urlencoded" },
+                  "body": "text={{ .Message }}&new={{.NewDigest}}" },
+                { "name": "plain", "url": format!("{base}/plain"), "method": "POST" },
+            ],
+        },
+        "push": { "warden_url": base, "token": "$TOKEN", "machine_id": "m1" },
+    });
+    let environment = [("KEY", "key-of-the-hook"), ("TOKEN", "token-of-the-agent")];
+    let output = test_notify(&config, None, &environment);
+    assert!(output.status.success(), "{output:?}");
+    let text = stdout(&output);
+    for line in [
+        "push: sent; the answer was: 204 No Content",
+        "discord: sent",
+        "webhook/form: sent",
+        "webhook/plain: sent",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let taken = receiver.taken();
+    let of = |path: &str| taken.iter().find(|taken| taken.path == path).unwrap();
+    assert_eq!(of("/ingest").header("authorization"), Some("Bearer token-of-the-agent"));
+    let pushed: AuditEntry = serde_json::from_slice(&of("/ingest").body).unwrap();
+    assert_eq!((pushed.machine.as_str(), pushed.service.as_str()), ("m1", "evenkeel"));
+    let embed: Value = serde_json::from_slice(&of("/discord").body).unwrap();
+    assert_eq!(embed["embeds"][0]["title"], "[info] updated: evenkeel");
+    let form = of("/form");
+    assert_eq!((form.method.as_str(), form.header("x-key")), ("PUT", Some("key-of-the-hook")));
+    let body = String::from_utf8(form.body.clone()).unwrap();
+    assert!(
+        body.starts_with("text=this%20is%20a%20test%3A%20nothing%20has%20changed&new=sha256%3A1111"),
+        "{body}"
+    );
+    assert_eq!(of("/plain").header("content-type"), Some("application/json"));
+    serde_json::from_slice::<AuditEntry>(&of("/plain").body).unwrap();
+
+    for (only, secret, line) in [
+        ("push", "token-of-the-agent", "push: FAILED: 401"),
+        ("form", "key-of-the-hook", "webhook/form: FAILED: 401"),
+    ] {
+        receiver.answer(Answer::says(401, &format!("who is {secret}?")));
+        let output = test_notify(&config, Some(only), &environment);
+        assert_eq!(output.status.code(), Some(1));
+        let text = stdout(&output);
+        assert!(text.starts_with(line) && text.lines().count() == 1, "{text}");
+        assert!(!text.contains("of-the-"), "a secret in {text}");
+    }
+    let output = test_notify(&config, Some("nobody"), &environment);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && text.contains("there are: push, discord, webhook/form, webhook/plain"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let (receiver, elsewhere) = (Receiver::start(), Receiver::start());
+    receiver.answer(Answer::redirects(307, &format!("http://{}/x", elsewhere.address())));
+    let config = json!({ "push": { "warden_url": format!("http://{}", receiver.address()), "token": "t" } });
+    let output = test_notify(&config, None, &[]);
+    assert!(stdout(&output).contains("redirects are not followed"), "{output:?}");
+    assert!(elsewhere.taken().is_empty());
+}
+
+fn pem(what: &str, der: &[u8]) -> String {
+    let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
+}
+
+struct MailServer {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    port: u16,
+    /// Holds `cert.pem`.
+    folder: TempDir,
+}
+
+impl MailServer {
+    fn start() -> Self {
+        let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mail-server");
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let script = here.join("../dist/scripts/bring-mail-server.sh");
+        let brought = Command::new("bash").arg(&script).arg(&tools).status();
+        assert!(
+            brought.is_ok_and(|status| status.success()),
+            "there is no mail server to test with; run: bash dist/scripts/bring-mail-server.sh {}",
+            tools.display()
+        );
+        let folder = TempDir::new().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        std::fs::write(&cert, pem("CERTIFICATE", made.cert.der())).unwrap();
+        std::fs::write(&key, pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        let mut child = Command::new(tools.join("bin/python"))
+            .arg(here.join("tests/delivery/mail_server.py"))
+            .args([cert, key])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut port = String::new();
+        lines.read_line(&mut port).unwrap();
+        Self { child, lines, port: port.trim().parse().unwrap(), folder }
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
+impl Drop for MailServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn mail_reaches_a_real_server_by_starttls_and_login() {
+    let mut server = MailServer::start();
+    let certificate = server.folder.path().join("cert.pem").display().to_string();
+    let smtp = |tls: &str, password: &str| {
+        json!({ "notifications": { "smtp": {
+            "host": "localhost", "port": server.port, "from": "Evenkeel <e@a.example>", "to": "x@b.example, y@b.example",
+            "username": "user", "password": password, "tls": tls,
+        } } })
+    };
+    let (good, wrong, open) =
+        (smtp("starttls", "pass word"), smtp("auto", "secret-guess"), smtp("none", "pass word"));
+    let output = test_notify(&good, None, &[("SSL_CERT_FILE", &certificate)]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout(&output).contains("smtp: sent; the answer was: 250 taken by the test"), "{output:?}");
+    let mail = server.next();
+    assert_eq!((&mail["tls"], &mail["authenticated"]), (&json!(true), &json!(true)));
+    assert_eq!((&mail["from"], &mail["to"]), (&json!("e@a.example"), &json!(["x@b.example", "y@b.example"])));
+    let headers = mail["headers"].as_array().unwrap();
+    let header = |name: &str| {
+        let found: Vec<_> =
+            headers.iter().filter(|header| header[0] == name).map(|header| &header[1]).collect();
+        assert_eq!(found.len(), 1, "{name} in {headers:?}");
+        found[0].as_str().unwrap().to_owned()
+    };
+    assert_eq!(header("Subject"), "[info] updated: evenkeel");
+    assert!(header("Message-ID").starts_with('<') && !header("Date").is_empty());
+    assert!(mail["plain"].as_str().unwrap().contains("this is a test: nothing has changed"), "{mail}");
+    assert!(mail["html"].as_str().unwrap().contains("<p>this is a test: nothing has changed</p>"), "{mail}");
+
+    let trusting = vec![("SSL_CERT_FILE", certificate.as_str())];
+    for (case, config, environment, said) in [
+        ("a wrong password", &wrong, trusting, "535"),
+        ("a certificate that nobody vouches for", &good, vec![], "UnknownIssuer"),
+        ("no encryption where the server wants it", &open, vec![], "authentication mechanism"),
+    ] {
+        let output = test_notify(config, None, &environment);
+        assert_eq!(output.status.code(), Some(1), "{case}: {output:?}");
+        let text = stdout(&output);
+        assert!(text.starts_with("smtp: FAILED: ") && text.contains(said), "{case}: {text}");
+        assert!(!text.contains("secret"), "{case}: {text}");
+    }
+}
+
+/// An agent without services: its entries are those about itself.
+struct Agent {
+    child: Child,
+}
+
+impl Agent {
+    fn start(folder: &Path, warden: &str) -> Self {
+        let config = json!({
+            "api": { "address": [format!("127.0.0.1:{}", free_port())] },
+            "audit": { "path": folder.join("audit.jsonl") },
+            "state": { "path": folder.join("state") },
+            "push": { "warden_url": warden, "token": "token", "machine_id": "m1" },
+        });
+        let child = Command::new(PROGRAM)
+            .args(["--config", &write_config(folder, &config)])
+            .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
+            .stderr(std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    fn end(mut self, signal: Signal) {
+        let process = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(process, signal).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn in_file(folder: &Path) -> Vec<AuditEntry> {
+    let text = std::fs::read_to_string(folder.join("audit.jsonl")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What the warden would have: each number once, in the order in which it came first.
+fn stored(receiver: &Receiver) -> Vec<(u64, AuditEntry)> {
+    let mut stored: Vec<(u64, AuditEntry)> = Vec::new();
+    for taken in receiver.taken().iter().filter(|taken| taken.was_accepted) {
+        let body: Value = serde_json::from_slice(&taken.body).unwrap();
+        let mut entry: AuditEntry = serde_json::from_value(body.clone()).unwrap();
+        assert_eq!(std::mem::take(&mut entry.machine), "m1");
+        let seq = body["seq"].as_u64().expect("each entry has a number");
+        match stored.iter().find(|(known, _)| *known == seq) {
+            Some((_, same)) => assert_eq!(same, &entry, "one number for two entries"),
+            None => stored.push((seq, entry)),
+        }
+    }
+    stored
+}
+
+fn wait_for(what: &str, mut check: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + Duration::from_secs(45);
+    let mut last;
+    while {
+        last = check();
+        last.is_err()
+    } {
+        assert!(Instant::now() < deadline, "{what}: {last:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
+    let folder = TempDir::new().unwrap();
+    let receiver = Receiver::start();
+    let warden = format!("http://{}", receiver.address());
+    receiver.answer(Answer::says(500, "not now"));
+    for life in 0..4 {
+        let agent = Agent::start(folder.path(), &warden);
+        wait_for("this life's first entries are in the file", || {
+            let lives =
+                in_file(folder.path()).iter().filter(|entry| entry.event.as_str() == "started").count();
+            if lives == life + 1 { Ok(()) } else { Err(format!("{lives} lives")) }
+        });
+        // An entry is durable some milliseconds after it was recorded.
+        std::thread::sleep(Duration::from_millis(300));
+        match life {
+            0 => receiver.answer(Answer::says(429, "slowly").with("retry-after", "1")),
+            1 => receiver.answer(Answer::hangs()),
+            // Taken, but the agent never hears of it: these come twice.
+            2 => receiver.answer(Answer::takes_and_hangs()),
+            _ => receiver.answer(Answer::says(204, "")),
+        }
+        if life < 3 {
+            std::thread::sleep(Duration::from_millis(1500));
+            agent.end(Signal::KILL);
+        } else {
+            wait_for("the warden has what the file has", || {
+                let (sent, kept) = (stored(&receiver).len(), in_file(folder.path()).len());
+                if sent >= kept { Ok(()) } else { Err(format!("{sent} of {kept}")) }
+            });
+            agent.end(Signal::TERM);
+        }
+    }
+    let stored = stored(&receiver);
+    let numbers: Vec<_> = stored.iter().map(|(seq, _)| *seq).collect();
+    let expected: Vec<_> = (numbers[0]..).take(numbers.len()).collect();
+    assert_eq!(numbers, expected, "in order and without a gap");
+    let entries: Vec<_> = stored.into_iter().map(|(_, entry)| entry).collect();
+    assert_eq!(entries, in_file(folder.path()));
+    assert_eq!(entries.last().unwrap().event.as_str(), "shutdown", "a farewell goes out before the end");
+}
+
+#[test]
+fn an_entry_that_is_refused_holds_up_no_other() {
+    let folder = TempDir::new().unwrap();
+    let receiver = Receiver::start();
+    receiver.answer(Answer::says(400, "not an entry"));
+    let agent = Agent::start(folder.path(), &format!("http://{}", receiver.address()));
+    let events = || -> Vec<_> {
+        let taken = receiver.taken();
+        let event = |body: &[u8]| serde_json::from_slice::<AuditEntry>(body).unwrap().event.to_string();
+        taken.iter().map(|taken| event(&taken.body)).collect()
+    };
+    wait_for("the first entry is refused", || if events().is_empty() { Err(String::new()) } else { Ok(()) });
+    receiver.answer(Answer::says(204, ""));
+    agent.end(Signal::TERM);
+    let events = events();
+    assert_eq!(events.iter().filter(|event| *event == "started").count(), 1, "{events:?}");
+    assert_eq!(events.last().unwrap(), "shutdown");
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("an entry was refused") && !log.contains("Bearer"), "{log}");
+}
+
+#[test]
+fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
+    let folder = TempDir::new().unwrap();
+    let agent = Agent::start(folder.path(), &format!("http://127.0.0.1:{}", free_port()));
+    wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
+    let begin = Instant::now();
+    agent.end(Signal::TERM);
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+}
