@@ -10,6 +10,7 @@
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
+//! | [`sse`] | event streams: a journal as a reply |
 //! | [`telemetry`] | log lines |
 
 pub mod clock;
@@ -17,6 +18,7 @@ pub mod config;
 pub mod http;
 pub mod journal;
 pub mod secret;
+pub mod sse;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
