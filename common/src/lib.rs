@@ -12,9 +12,12 @@
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
 //! | [`telemetry`] | log lines |
+//! | [`tls`] | TLS as a client |
+//! | [`file`] | writing a file whole or not at all |
 
 pub mod clock;
 pub mod config;
+pub mod file;
 pub mod http;
 pub mod journal;
 pub mod secret;
@@ -22,4 +25,5 @@ pub mod sse;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
+pub mod tls;
 pub mod wire;
