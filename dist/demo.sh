@@ -37,12 +37,14 @@ finish() {
         wait "$AGENT" 2>/dev/null || true
     fi
     if [ -n "$WORK" ]; then
-        if [ "$code" -ne 0 ] && [ "$code" -ne 130 ] && [ -f "$WORK/agent.log" ]; then
+        if [ "$code" -ne 0 ] && [ "$code" -ne 130 ] && [ "$code" -ne 143 ] && [ -f "$WORK/agent.log" ]; then
             say "the agent's last lines:"
             tail -n 20 "$WORK/agent.log" >&2
         fi
         [ ! -f "$WORK/compose.yml" ] ||
             docker compose -p "$NAME" -f "$WORK/compose.yml" --progress quiet down -v -t 1 >/dev/null 2>&1 || true
+        # Stopped in the middle of a deployment, the agent leaves its hold on the old image to its next start.
+        docker ps -aq --filter "label=evenkeel.hold=$NAME" | xargs -r docker rm -f >/dev/null 2>&1 || true
         [ -z "$REGISTRY" ] || docker rm -fv "$REGISTRY" >/dev/null 2>&1 || true
         docker images -q --no-trunc --filter "label=$NAME" | sort -u | xargs -r docker rmi -f >/dev/null 2>&1 || true
         rm -rf "$WORK"
@@ -99,7 +101,6 @@ image() {
     printf '<h1>Demo, version %s</h1>\n' "$1" >"$root/www/index.html"
     tar -C "$root" --owner=0 --group=0 --numeric-owner -c . | docker import \
         -c 'CMD ["/bin/httpd","-f","-p","80","-h","/www"]' \
-        -c 'STOPSIGNAL SIGKILL' \
         -c "HEALTHCHECK --interval=1s --timeout=2s --retries=3 CMD wget -q -O /dev/null http://127.0.0.1/$2" \
         -c "LABEL $NAME=1" - "$HOST/demo/web:latest" >/dev/null
 }
@@ -112,6 +113,7 @@ services:
   web:
     image: $HOST/demo/web:latest
     restart: unless-stopped
+    stop_grace_period: 1s
     ports: ["$PAGE:80"]
 COMPOSE
 

@@ -3,31 +3,34 @@
 //! Shutdown goes the way of the data: first the tasks that produce (workers, poller, events, API), then the sinks.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::http::{self, Limits};
-use evenkeel_common::store::{self, Store};
+use evenkeel_common::store;
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
 use crate::audit::{Audit, FileSink, Inbox, read_latest};
-use crate::config::{Config, ConfigSource};
+use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
 use crate::ports::compose::ComposeCli;
 use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
-use crate::ports::registry::{Credentials, RegistryClient, RegistrySettings};
+use crate::ports::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::ports::{Engine, Registry};
-use crate::service::{Durable, unsaid};
 use crate::tasks::daemon_health::{DaemonHealth, EngineHealth};
 use crate::tasks::events::Events;
+use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::{PollState, Poller};
-use crate::tasks::worker::{Handle, Projects, Record, Worker, World, state_key};
+use crate::tasks::services::{Origin, Services};
+use crate::tasks::systemd::{self, ServiceManager, Watchdog};
+use crate::tasks::worker::{Projects, Record, World};
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
@@ -50,10 +53,12 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let started = clock.now();
     let signals = supervisor::signals().context("cannot listen for signals")?;
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let manager = Arc::new(ServiceManager::new(&|name| std::env::var_os(name)));
     let listeners = http::bind(&config.api.addresses)?;
 
     let opened = store::open(&config.state_path)?;
-    let mut warnings = config.warnings.clone();
+    let mut warnings = Vec::new();
     if let Some(warning) = opened.warning {
         tracing::error!("{warning}");
         warnings.push(format!("state.path: {warning}"));
@@ -65,8 +70,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
     let credentials = Arc::new(Credentials::from_env());
     let engine: Arc<dyn Engine> = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
-    let registry: Arc<dyn Registry> =
-        Arc::new(RegistryClient::new(RegistrySettings::from(&config.registry), credentials)?);
+    let client = RegistryClient::new(RegistrySettings::from(&config.registry), credentials.clone())?;
+    let current = Arc::new(CurrentRegistry::new(Arc::new(client)));
+    let registry: Arc<dyn Registry> = current.clone();
     let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
 
     let mut supervisor = Supervisor::new();
@@ -101,34 +107,28 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         projects: Projects::default(),
         engine_slots: Arc::new(Semaphore::new(ENGINE_SLOTS)),
     };
-    let everyone: Arc<OnceLock<Vec<Handle>>> = Arc::default();
-    let mut handles = Vec::with_capacity(config.services.len());
-    for service in config.services {
-        let service = Arc::new(service);
-        let durable = restore(opened.store.as_ref(), &service.name, &mut warnings).await;
-        if config.audit_path.is_some() {
-            for entry in unsaid(&durable.said, &written) {
-                record(entry);
-            }
-        }
-        let neighbours = everyone.clone();
-        let blocked_elsewhere =
-            Arc::new(move |project: &str, name: &str| blocked_elsewhere(&neighbours, project, name));
-        let (worker, handle) = Worker::new(service.clone(), durable, world.clone(), blocked_elsewhere);
-        supervisor.spawn(format!("service {}", service.name), worker.run(supervisor.token()));
-        handles.push(handle);
-    }
-    let _ = everyone.set(handles.clone());
+    let make_registry = move |config: &RegistryConfig| {
+        Ok(RegistryClient::new(RegistrySettings::from(config), credentials.clone())?)
+    };
+    let origin = Origin {
+        source: source.clone(),
+        registry: current,
+        make_registry: Box::new(make_registry),
+        manager: manager.clone(),
+    };
+    let (listening, audit_path) = (config.api.clone(), config.audit_path.clone());
+    let written = audit_path.is_some().then_some(&written[..]);
+    let services = Services::start(config, origin, world, written, warnings, supervisor.token()).await;
+    let live = services.live();
 
     let (polls, asked) = mpsc::unbounded_channel();
     let poll_state = Arc::new(watch::Sender::new(PollState::default()));
     let engine_state = Arc::new(watch::Sender::new(EngineHealth::default()));
-    let fleet = Arc::new(Fleet::new(handles, polls, poll_state.subscribe(), started));
+    let fleet = Arc::new(Fleet::new(services.workers(), polls, poll_state.subscribe(), started));
 
     let health = DaemonHealth {
         engine: engine.clone(),
-        interval: config.docker_health.check_interval,
-        timeout: config.docker_health.timeout,
+        live: live.clone(),
         clock: clock.clone(),
         record: record.clone(),
         state: engine_state.clone(),
@@ -136,28 +136,28 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let poller = Poller {
         fleet: fleet.clone(),
         registry,
-        interval: config.registry.poll_interval,
+        live: live.clone(),
         clock: clock.clone(),
         record: record.clone(),
         state: poll_state,
         asked,
     };
-    let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe() };
-    let api = Api {
-        fleet,
-        engine: engine_state.subscribe(),
-        config_warnings: Arc::new(warnings),
-        audit_path: config.audit_path,
-        clock: clock.clone(),
-    };
+    let monitor = Monitor { fleet: fleet.clone(), engine: engine.clone(), live: live.clone() };
+    let within = systemd::watchdog(&|name| std::env::var_os(name));
+    let watchdog = Watchdog { manager: manager.clone(), fleet: fleet.clone(), within };
+    let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), last_nano: 0 };
+    let api = Api { fleet, engine: engine_state.subscribe(), live, audit_path, clock: clock.clone() };
     let limits = Limits::default();
-    let filter = routes(api, &config.api.allowed_hosts, limits);
+    let filter = routes(api, &listening.allowed_hosts, limits);
 
+    let count = services.workers().borrow().len();
+    supervisor.spawn("services", services.run(hangups));
+    supervisor.spawn("monitor", monitor.run(supervisor.token()));
     supervisor.spawn("daemon health", health.run(supervisor.token()));
     supervisor.spawn("events", events.run(supervisor.token()));
     supervisor.spawn("poller", poller.run(supervisor.token()));
     supervisor.spawn("api", http::serve(listeners, filter, limits, supervisor.token()));
-    tracing::info!(config = %source.path().display(), api = ?config.api.addresses, engine = %endpoint, "ready");
+    tracing::info!(config = %source.path().display(), api = ?listening.addresses, engine = %endpoint, "ready");
 
     let stopping = supervisor.token();
     let (said, at) = (record.clone(), clock.clone());
@@ -165,43 +165,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         stopping.cancelled().await;
         said(AuditEntry::new(at.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
     });
+    supervisor.spawn("service manager", watchdog.run(supervisor.token()));
+    manager.ready(count);
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
-}
-
-/// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
-async fn restore(store: &dyn Store, name: &str, warnings: &mut Vec<String>) -> Durable {
-    let key = state_key(name);
-    let row = match store.get(&key).await {
-        Ok(row) => row,
-        Err(error) => {
-            warnings.push(format!("{name}: its state can't be read, it starts afresh: {error}"));
-            return Durable::default();
-        }
-    };
-    let Some(row) = row else { return Durable::default() };
-    match serde_json::from_slice(&row) {
-        Ok(durable) => durable,
-        Err(error) => {
-            let warning =
-                format!("{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}");
-            tracing::error!("{warning}");
-            warnings.push(warning);
-            if let Err(error) = store.put(&format!("damaged/{name}"), row).await {
-                tracing::error!(%error, "the damaged state could not be kept");
-            }
-            Durable::default()
-        }
-    }
-}
-
-/// What is blocked in a project by services other than `name`, as they show it now.
-fn blocked_elsewhere(
-    everyone: &OnceLock<Vec<Handle>>,
-    project: &str,
-    name: &str,
-) -> Vec<(crate::image::Reference, crate::image::Digest)> {
-    let others = everyone.get().map(Vec::as_slice).unwrap_or_default().iter().filter(|handle| {
-        handle.config.compose_project.as_deref() == Some(project) && handle.config.name != name
-    });
-    others.flat_map(|handle| handle.snapshot.borrow().blocked_references.clone()).collect()
 }

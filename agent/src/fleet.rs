@@ -11,9 +11,12 @@ use crate::service::fact::{Answer, Ask};
 use crate::tasks::poller::{PollState, Polls};
 use crate::tasks::worker::{Command, Handle};
 
-/// The doors to all workers, in the configuration's order.
+/// The doors to all workers, in the configuration's order; exchanged as a whole when the configuration changes.
+pub type Workers = Arc<[Handle]>;
+
+/// All workers, whoever they are at the moment.
 pub struct Fleet {
-    workers: Vec<Handle>,
+    workers: watch::Receiver<Workers>,
     polls: Polls,
     poll_state: watch::Receiver<PollState>,
     started: Timestamp,
@@ -25,15 +28,15 @@ pub enum FleetError {
     /// No such service.
     #[error("no service named \"{0}\" is configured")]
     Unknown(String),
-    /// The worker is gone: the program is stopping.
-    #[error("the program is stopping")]
+    /// The worker is gone: the program is stopping, or the service's configuration has just changed.
+    #[error("the service is stopping; try again in a moment")]
     Stopping,
 }
 
 impl Fleet {
     /// A fleet of these workers.
     pub fn new(
-        workers: Vec<Handle>,
+        workers: watch::Receiver<Workers>,
         polls: mpsc::UnboundedSender<()>,
         poll_state: watch::Receiver<PollState>,
         started: Timestamp,
@@ -41,14 +44,20 @@ impl Fleet {
         Self { workers, polls, poll_state, started }
     }
 
-    /// All workers.
-    pub fn workers(&self) -> &[Handle] {
-        &self.workers
+    /// All workers as they are now.
+    pub fn workers(&self) -> Workers {
+        self.workers.borrow().clone()
     }
 
-    fn worker(&self, name: &str) -> Result<&Handle, FleetError> {
-        let found = self.workers.iter().find(|worker| worker.config.name == name);
-        found.ok_or_else(|| FleetError::Unknown(name.to_owned()))
+    /// All workers, and when they are others.
+    pub fn watch_workers(&self) -> watch::Receiver<Workers> {
+        self.workers.clone()
+    }
+
+    fn worker(&self, name: &str) -> Result<Handle, FleetError> {
+        let workers = self.workers();
+        let found = workers.iter().find(|worker| worker.config.name == name);
+        found.cloned().ok_or_else(|| FleetError::Unknown(name.to_owned()))
     }
 
     /// Asks one service and waits for its answer.
@@ -71,13 +80,13 @@ impl Fleet {
             uptime_seconds: u64::try_from(now.duration_since(self.started).as_secs()).unwrap_or_default(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
-            services: self.workers.iter().map(|worker| record(worker, &state)).collect(),
+            services: self.workers().iter().map(|worker| record(worker, &state)).collect(),
         }
     }
 
     /// `GET /status/<name>` (spec 2.1).
     pub fn status(&self, name: &str) -> Result<ServiceStatus, FleetError> {
-        Ok(record(self.worker(name)?, &self.poll_state.borrow()))
+        Ok(record(&self.worker(name)?, &self.poll_state.borrow()))
     }
 
     /// `GET /blocked` (spec 2.6).
@@ -96,7 +105,7 @@ impl Fleet {
             let text = worker.snapshot.borrow().status.errored.clone()?;
             Some((worker.config.name.clone(), text))
         };
-        self.workers.iter().filter_map(fault).collect()
+        self.workers().iter().filter_map(fault).collect()
     }
 
     fn by_image(
@@ -104,7 +113,7 @@ impl Fleet {
         map: impl Fn(&Handle) -> BTreeMap<String, crate::image::Digest>,
     ) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
-        for worker in &self.workers {
+        for worker in self.workers().iter() {
             for (image, digest) in map(worker) {
                 all.insert(format!("{}/{image}", worker.config.name), digest.to_string());
             }

@@ -7,6 +7,7 @@ pub mod config;
 pub mod fleet;
 pub mod http;
 pub mod image;
+pub mod live;
 pub mod ports;
 pub mod service;
 pub mod tasks;

@@ -287,7 +287,7 @@ async fn events_are_seen_from_the_call_on_and_without_the_probes_noise() {
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
     let name = format!("{}-x", stage.id);
-    let mut events = stage.engine.events().await.unwrap();
+    let mut events = stage.engine.events(now_nano()).await.unwrap();
     // Nobody reads yet, and still nothing is lost.
     let label = format!("com.docker.compose.project={}", stage.id);
     let flags = [
@@ -347,7 +347,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     let (proxy, endpoint) = Proxy::start(&stage);
     let engine = DockerEngine::new(endpoint.clone(), Arc::new(Nobody));
     engine.ping().await.unwrap();
-    let mut events = engine.events().await.unwrap();
+    let mut events = engine.events(now_nano()).await.unwrap();
     let idle = timeout(Duration::from_millis(500), async {
         while let Some(event) = events.next().await {
             assert!(!event.id.is_empty());
@@ -369,7 +369,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     );
     let (_proxy, _) = Proxy::start(&stage);
     engine.ping().await.unwrap();
-    drop(engine.events().await.unwrap());
+    drop(engine.events(now_nano()).await.unwrap());
 }
 
 #[tokio::test]
@@ -460,4 +460,68 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         (format!("{}-web-1", stage.id).as_str(), State::Running)
     );
     assert_eq!(seen[0].image, ImageId(second));
+}
+
+fn now_nano() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap()
+}
+
+/// All in one pass, as the monitor does it.
+async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<ports::Usage>, EngineError>> {
+    futures_util::stream::iter(ids.to_vec())
+        .map(|id| async move { stage.engine.stats(&id).await })
+        .buffered(32)
+        .collect()
+        .await
+}
+
+#[tokio::test]
+async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
+    let stage = Stage::new().await;
+    let image = format!("{}/web:1", stage.id);
+    stage.image(&image, "one", &[]);
+    // More by hand: EVENKEEL_TEST_CONTAINERS=100.
+    let count = std::env::var("EVENKEEL_TEST_CONTAINERS").map_or(20, |text| text.parse().unwrap());
+    let mut ids: Vec<String> =
+        (1..count).map(|n| stage.run(&format!("{}-{n}", stage.id), &[], &image, &["sleep", "100"])).collect();
+    let busy = ["sh", "-c", "while true; do head -c 1000000 /dev/zero > /dev/null; done"];
+    ids.push(stage.run(&format!("{}-busy", stage.id), &["--memory", "64m"], &image, &busy));
+
+    let first = stats_of(&stage, &ids).await;
+    sleep(Duration::from_secs(2)).await;
+    let begin = Instant::now();
+    let second = stats_of(&stage, &ids).await;
+    let took = begin.elapsed();
+    println!("stats of {count} containers in one pass: {took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+
+    let machine = stage.engine.machine_memory().await.unwrap();
+    let mut shares = Vec::new();
+    for (first, second) in first.into_iter().zip(second) {
+        let (first, second) = (first.unwrap().unwrap(), second.unwrap().unwrap());
+        assert!(second.cores > 0 && second.memory > 0 && second.memory < machine, "{second:?}");
+        let time = second.read.duration_since(first.read).as_secs_f64();
+        shares.push((second.cpu - first.cpu).as_secs_f64() / time);
+    }
+    let (busy, idle) = shares.split_last().unwrap();
+    assert!(*busy > 0.05 && *busy < 1.5, "{shares:?}");
+    assert!(idle.iter().all(|share| *share < 0.05), "{shares:?}");
+}
+
+#[tokio::test]
+async fn stats_know_the_limit_and_a_stopped_or_unknown_container_has_none() {
+    let stage = Stage::new().await;
+    let image = format!("{}/web:1", stage.id);
+    stage.image(&image, "one", &[]);
+    let limited =
+        stage.run(&format!("{}-limited", stage.id), &["--memory", "64m"], &image, &["sleep", "100"]);
+    let free = stage.run(&format!("{}-free", stage.id), &[], &image, &["sleep", "100"]);
+    let machine = stage.engine.machine_memory().await.unwrap();
+    let limit = |id: String| async { stage.engine.stats(&{ id }).await.unwrap().unwrap().memory_limit };
+    assert_eq!(limit(limited.clone()).await, Some(64 << 20));
+    assert!(limit(free).await.is_none_or(|limit| limit >= machine));
+    stage.docker(["kill", &limited]);
+    wait_for("no stats once it is stopped", async || stage.engine.stats(&limited).await.unwrap().is_none())
+        .await;
+    assert_eq!(stage.engine.stats(&format!("{}-none", stage.id)).await, Ok(None));
 }

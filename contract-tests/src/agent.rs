@@ -20,8 +20,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// When to kill the agent.
 #[derive(Debug, Clone)]
 pub struct Kill {
-    /// At the log line about this journal step.
-    pub step: String,
+    /// At the log line about this journal step; `None`: about any.
+    pub step: Option<String>,
     /// So long after the line.
     pub after: Duration,
     /// Whether the compose process that it started dies with it.
@@ -161,16 +161,20 @@ impl Agent {
         self.audit().into_iter().filter(|entry| entry.event == *kind).collect()
     }
 
-    /// `POST /trigger/<name>`, and waits until that check has been made.
+    /// `POST /trigger/<name>`, and waits until the audit says how the check ended that found nothing to deploy.
     #[track_caller]
-    pub fn check(&self, name: &str) {
-        let before = self.status().poll_count;
-        let reply: TriggerReply = self.read("POST", &format!("/trigger/{name}"));
-        assert_eq!(reply, TriggerReply::Triggered { scope: name.to_owned() });
-        wait_for(Duration::from_mins(1), "the check to be made", || {
-            let status = self.status();
-            if status.poll_count > before { Ok(()) } else { Err(format!("{status:?}")) }
-        });
+    pub fn check(&self, name: &str) -> AuditEntry {
+        let ends = |entry: &AuditEntry| {
+            entry.service == name && [Kind::CHECKED, Kind::TRIGGER_FAILED].contains(&entry.event)
+        };
+        let before = self.audit().into_iter().filter(ends).count();
+        assert_eq!(self.trigger(name), TriggerReply::Triggered { scope: name.to_owned() });
+        wait_for(Duration::from_mins(1), "the check that was asked for to end without a deployment", || {
+            match self.audit().into_iter().filter(ends).nth(before) {
+                Some(entry) => Ok(entry),
+                None => Err(format!("audit {:#?}\nstatus {:#?}", self.audit(), self.status())),
+            }
+        })
     }
 
     /// `POST /trigger/<name>`, without waiting.
@@ -214,17 +218,23 @@ impl Agent {
         })
     }
 
-    /// Waits until no deployment runs and a round of checks found nothing to do.
+    /// Waits until the log tells of this journal step, `nth` time (counted from 1).
     #[track_caller]
-    pub fn wait_idle(&self, name: &str, timeout: Duration) {
-        wait_for(timeout, "the service to be at rest", || {
-            let service = self.service(name);
-            if service.deploying || service.last_check.is_none() {
-                Err(format!("{service:?}"))
-            } else {
+    pub fn wait_step(&self, step: &str, nth: usize) {
+        wait_for(Duration::from_mins(1), &format!("journal step {step}"), || {
+            let steps = self.steps();
+            if steps.iter().filter(|one| *one == step).count() >= nth {
                 Ok(())
+            } else {
+                Err(format!("{steps:?}"))
             }
         });
+    }
+
+    /// Waits until a deployment is over, what it held included.
+    #[track_caller]
+    pub fn wait_done(&self, nth: usize) {
+        self.wait_step("done", nth);
     }
 
     // --- life --------------------------------------------------------------------------------------------
@@ -352,7 +362,11 @@ fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
         let line = LogLine(without_colours(&line));
         let kill = {
             let mut armed = log.kill.lock().expect("no test panics with the lock");
-            armed.take_if(|kill| line.step() == Some(&kill.step))
+            armed.take_if(|kill| match (&kill.step, line.step()) {
+                (Some(wanted), Some(step)) => wanted == step,
+                (None, step) => step.is_some(),
+                (Some(_), None) => false,
+            })
         };
         log.lines.lock().expect("no test panics with the lock").push(line);
         if let Some(kill) = kill {

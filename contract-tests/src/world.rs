@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Pushed, Registry, Shape, wait_for};
+use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Shape, wait_for};
 
 /// A registry and a project on an engine. Drop agents before it.
 pub struct World {
@@ -50,6 +50,17 @@ impl World {
         world.service("web", "web", more);
         world.project.up();
         (world, v1)
+    }
+
+    /// A world in which one service `web` runs version `v1`, with a proxy between everyone and the registry.
+    pub fn behind_proxy(about: &str) -> (Self, Proxy, Pushed) {
+        let mut world = Self::new(about);
+        let proxy = Proxy::start(&world.registry.host);
+        world.host.clone_from(&proxy.host);
+        let v1 = world.push("web", &Image::good("v1"));
+        world.service("web", "web", &[]);
+        world.project.up();
+        (world, proxy, v1)
     }
 
     /// A folder that goes with this world.

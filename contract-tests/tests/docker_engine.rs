@@ -1,19 +1,116 @@
-//! Tests that prune, kill and restart an engine of their own.
+//! Deployments on an engine that is pruned, stopped and killed meanwhile: one of the test's own.
 
-use contract_tests::{Image, PrivateEngine, Registry, World};
+use std::time::Duration;
+
+use contract_tests::{Agent, Image, PrivateEngine, Registry, World, wait_for};
+use evenkeel_common::wire::Kind;
+
+const LONG: Duration = Duration::from_secs(100);
+
+/// A world on a private engine in which `web` runs `v1`. Drop the world first.
+fn start(about: &str, first: &Image) -> (PrivateEngine, World) {
+    let registry = Registry::start_for_private_engine();
+    let private = PrivateEngine::start(&registry);
+    let mut world = World::with(about, &private.engine(), registry);
+    world.push("web", first);
+    world.service("web", "web", &["restart: always"]);
+    world.project.up();
+    (private, world)
+}
 
 #[test]
 fn a_private_engine_runs_projects_and_survives_its_own_death() {
-    let registry = Registry::start_for_private_engine();
-    let mut private = PrivateEngine::start(&registry);
-    let mut world = World::with("private", &private.engine(), registry);
-    world.push("web", &Image::good("v1"));
-    world.service("web", "web", &["restart: always"]);
-    world.project.up();
+    let (mut private, world) = start("private", &Image::good("v1"));
     for signal in ["TERM", "KILL"] {
         private.end(signal);
         private.run();
         world.project.up();
         world.assert_runs("web", "v1");
     }
+}
+
+#[test]
+fn the_way_back_survives_a_prune_of_all_images_during_probation() {
+    let (_private, world) = start("prune", &Image::good("v1"));
+    let before = world.project.container("web");
+    let agent = world.agent();
+    let bad = world.push("web", &Image::unhealthy("v2"));
+    agent.trigger("web");
+    agent.wait_step("probation", 1);
+    world.engine.docker(&["image", "prune", "-af"]);
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    assert_eq!(world.assert_runs("web", "v1").image, before.image);
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
+    world.assert_tidy();
+}
+
+#[test]
+fn an_old_image_that_is_gone_all_the_same_is_fetched_again_by_its_digest() {
+    let (_private, world) = start("gone", &Image::good("v1"));
+    let before = world.project.container("web");
+    let agent = world.agent();
+    world.push("web", &Image::unhealthy("v2"));
+    agent.trigger("web");
+    agent.wait_step("probation", 1);
+    // As thorough as a person can be: stopped containers and all images that nothing uses.
+    world.engine.docker(&["system", "prune", "-af"]);
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    assert_eq!(world.assert_runs("web", "v1").image, before.image);
+    world.assert_tidy();
+}
+
+/// Restarts the engine at a journal step of a deploy.
+fn engine_restarts(about: &str, image: &Image, step: &str, signal: &str) -> (PrivateEngine, World, Agent) {
+    let (mut private, world) = start(about, &Image::good("v1"));
+    let agent = world.agent();
+    world.push("web", image);
+    agent.trigger("web");
+    agent.wait_step(step, 1);
+    private.end(signal);
+    wait_for(Duration::from_secs(20), "the API to answer without an engine", || {
+        match agent.try_ask("GET", "/status/web") {
+            Ok(reply) if reply.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    private.run();
+    (private, world, agent)
+}
+
+fn ends_updated(world: &World, agent: &Agent) {
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_done(1);
+    assert_eq!(world.assert_runs("web", "v2").health, "healthy");
+    assert_eq!((agent.entries(&Kind::ROLLED_BACK).len(), agent.blocked().len()), (0, 0));
+    world.assert_tidy();
+}
+
+#[test]
+fn an_engine_that_is_stopped_on_probation_is_not_held_against_the_image() {
+    let (_private, world, agent) = engine_restarts("restart-p", &Image::good("v2"), "probation", "TERM");
+    ends_updated(&world, &agent);
+}
+
+#[test]
+fn an_engine_that_dies_on_probation_is_not_held_against_the_image() {
+    let (_private, world, agent) = engine_restarts("die-p", &Image::good("v2"), "probation", "KILL");
+    ends_updated(&world, &agent);
+}
+
+#[test]
+fn an_engine_that_is_stopped_while_compose_works_is_not_held_against_the_image() {
+    let (_private, world, agent) = engine_restarts("restart-s", &Image::good("v2"), "start", "TERM");
+    ends_updated(&world, &agent);
+}
+
+#[test]
+fn an_engine_that_is_stopped_on_the_way_back_does_not_keep_the_old_image_away() {
+    let (_private, world, agent) = engine_restarts("restart-u", &Image::unhealthy("v2"), "undo", "TERM");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    assert_eq!(world.assert_runs("web", "v1").health, "healthy");
+    assert_eq!(agent.blocked().len(), 1);
+    world.assert_tidy();
 }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use warp::filters::BoxedFilter;
 
 use crate::fleet::{Fleet, FleetError};
+use crate::live;
 use crate::tasks::daemon_health::EngineHealth;
 
 /// What the endpoints share.
@@ -22,8 +23,8 @@ pub struct Api {
     pub fleet: Arc<Fleet>,
     /// How the engine is.
     pub engine: watch::Receiver<EngineHealth>,
-    /// What is wrong without being fatal.
-    pub config_warnings: Arc<Vec<String>>,
+    /// The configuration in force.
+    pub live: live::Watch,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
     /// Time.

@@ -69,6 +69,6 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     } else {
         (StatusCode::OK, "ok")
     };
-    let config_warnings = api.config_warnings.as_ref().clone();
+    let config_warnings = api.live.borrow().warnings.as_ref().clone();
     json(code, &Health { status: status.to_owned(), error, config_warnings })
 }

@@ -83,7 +83,7 @@ impl ComposeCli {
         Self { limit, ..self }
     }
 
-    fn arguments(&self, project: &Project, recreate: Recreate) -> Vec<OsString> {
+    fn arguments(&self, project: &Project, task: &[&str]) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["compose".into(), "-p".into(), project.name.clone().into()];
         for file in &project.files {
             arguments.extend(["-f".into(), file.into()]);
@@ -92,22 +92,19 @@ impl ComposeCli {
         if self.runtime == Runtime::Docker {
             arguments.extend(["--progress".into(), "quiet".into()]);
         }
-        arguments.extend(["up", "-d", "--pull", "never", "--no-build"].map(OsString::from));
-        if recreate == Recreate::All {
-            arguments.push("--force-recreate".into());
-        }
+        arguments.extend(task.iter().map(OsString::from));
         arguments
     }
 
     fn command(
         &self,
         project: &Project,
-        recreate: Recreate,
+        task: &[&str],
         folder: &Path,
         variables: &[(String, String)],
     ) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(self.arguments(project, recreate)).current_dir(folder);
+        command.args(self.arguments(project, task)).current_dir(folder);
         command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         // Last, so that no file can send compose to another engine than the one that the agent watches.
@@ -134,10 +131,10 @@ impl ComposeCli {
     }
 
     /// The line that says what went wrong.
-    fn cause(&self, end: &End, output: &str) -> String {
+    fn cause(&self, task: &str, end: &End, output: &str) -> String {
         let status = match end {
             End::TooLong => {
-                return format!("compose up was stopped: not done after {} s", self.limit.as_secs());
+                return format!("compose {task} was stopped: not done after {} s", self.limit.as_secs());
             }
             End::Exited(status) => status,
         };
@@ -158,14 +155,14 @@ impl ComposeCli {
         }
         match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => stable(log_message(line)),
-            None => format!("compose up failed without a word ({status})"),
+            None => format!("compose {task} failed without a word ({status})"),
         }
     }
 }
 
-#[async_trait]
-impl Compose for ComposeCli {
-    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError> {
+impl ComposeCli {
+    /// Runs one compose task; its first word names it in messages.
+    async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
         let folder = project
             .files
@@ -182,7 +179,7 @@ impl Compose for ComposeCli {
         let mut retried = false;
         loop {
             let mut tail = Tail::default();
-            let command = self.command(project, recreate, folder, &variables);
+            let command = self.command(project, task, folder, &variables);
             let end = run(command, deadline, &mut tail)
                 .await
                 .map_err(|error| silent(self.not_started(&error, folder)))?;
@@ -196,9 +193,35 @@ impl Compose for ComposeCli {
                     );
                     retried = true;
                 }
-                _ => return Err(ComposeError { cause: self.cause(&end, &output), output }),
+                _ => {
+                    let name = task.first().copied().unwrap_or_default();
+                    return Err(ComposeError { cause: self.cause(name, &end, &output), output });
+                }
             }
         }
+    }
+}
+
+/// `up` as an update needs it: nothing is pulled or built on the side.
+fn up_task(recreate: Recreate) -> &'static [&'static str] {
+    match recreate {
+        Recreate::Changed => &["up", "-d", "--pull", "never", "--no-build"],
+        Recreate::All => &["up", "-d", "--pull", "never", "--no-build", "--force-recreate"],
+    }
+}
+
+#[async_trait]
+impl Compose for ComposeCli {
+    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError> {
+        self.run(project, up_task(recreate)).await
+    }
+
+    async fn down(&self, project: &Project) -> Result<String, ComposeError> {
+        self.run(project, &["down"]).await
+    }
+
+    async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
+        self.run(project, &["config", "--quiet"]).await.map(|_| ())
     }
 }
 

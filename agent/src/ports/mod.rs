@@ -50,9 +50,18 @@ pub trait Engine: Send + Sync + 'static {
     /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
 
-    /// Container events from now on. The stream ends when the connection does; it never waits for its reader's
-    /// work, so the reader must only read.
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// Restarts a container, or starts one that never ran. Returns when its main process was started.
+    async fn restart(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Container events since `since_nano` (the engine's time in nanoseconds since the epoch, as far back as its
+    /// buffer goes). The stream ends when the connection does; the reader must only read, since an engine drops
+    /// events of a slow one.
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// What a container has used so far; `None` when it does not run or is gone.
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError>;
+
+    /// Memory of the engine's machine in bytes.
+    async fn machine_memory(&self) -> Result<u64, EngineError>;
 }
 
 /// Label of the containers that hold an image during a deployment; its value is the compose project.
@@ -145,6 +154,21 @@ pub struct Container {
     pub restarts_itself: bool,
     /// What is mounted.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
+}
+
+/// What a container has used at one moment, as the engine counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// When this was read, by the engine's clock.
+    pub read: Timestamp,
+    /// CPU time since its start, over all cores.
+    pub cpu: Duration,
+    /// Cores that it can use.
+    pub cores: u32,
+    /// Memory in bytes, without file cache that can be dropped at any time.
+    pub memory: u64,
+    /// Limit of its memory in bytes; `None` where the engine names none. One beyond the machine's memory is none.
+    pub memory_limit: Option<u64>,
 }
 
 /// What a container is doing.
@@ -287,6 +311,12 @@ pub trait Compose: Send + Sync + 'static {
     /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
     /// container in the way. Returns what compose printed (the last 8 KiB).
     async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError>;
+
+    /// `compose down`, without `-v`: volumes stay.
+    async fn down(&self, project: &Project) -> Result<String, ComposeError>;
+
+    /// `compose config --quiet`: whether the files can be used.
+    async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 }
 
 /// What `up` does with containers that need no change.

@@ -14,6 +14,10 @@ pub enum Action {
         generation: u64,
         /// Whether a person waits.
         asked: bool,
+        /// Whether the images are compared with the registry.
+        images: bool,
+        /// Whether the compose files are read, and the hash that is known; `None`: they are not.
+        files: Option<FilesAsked>,
         /// Per image as configured: digests whose case is settled, so that seeing them needs no second look.
         settled: BTreeMap<String, Digest>,
     },
@@ -26,6 +30,22 @@ pub enum Action {
     },
     /// Take one step of the deployment.
     Step(Step),
+    /// Restart a container.
+    Restart {
+        /// Its name.
+        name: String,
+        /// Its full ID.
+        id: String,
+    },
+}
+
+/// Compose files to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesAsked {
+    /// The project they make up.
+    pub project: Project,
+    /// Hash that was deployed last; `None` before the first read.
+    pub known: Option<String>,
 }
 
 /// One step of a deployment. Each can be taken again after a crash in the middle of it.
@@ -49,6 +69,8 @@ pub enum Step {
         tags: Vec<(Reference, OldImage)>,
         /// What compose is given.
         project: Project,
+        /// Whether the project is taken down first (volumes stay).
+        down: bool,
         /// Whether unchanged containers are made anew.
         recreate: Recreate,
     },

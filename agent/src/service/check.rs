@@ -46,6 +46,7 @@ impl Service {
         };
 
         let mut stale = false;
+        let mut matching = true;
         for view in &observation.images {
             match compare::compare(view, &self.durable) {
                 Compared::Pinned | Compared::Blocked => {}
@@ -54,6 +55,7 @@ impl Service {
                     self.durable.blocked.remove(&view.text);
                 }
                 Compared::NotFound { remote, new } => {
+                    matching = false;
                     if new {
                         self.durable.not_found.insert(view.text.clone(), remote.clone());
                         let message = format!(
@@ -86,13 +88,26 @@ impl Service {
                 }
             }
         }
+        let files = self.follow_files(&observation.files);
+        let start = self.start_wanted(&observation.containers, matching && !stale, now);
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);
+        self.look_at = Some(now);
 
-        if std::mem::take(&mut self.redeploy_asked) {
-            self.wanted = Some(Cause::Redeploy);
+        let (drift, files_fault) = match files {
+            Ok(drift) => (drift, None),
+            Err(text) => (None, Some(text)),
+        };
+        self.wanted = if std::mem::take(&mut self.redeploy_asked) {
+            Some(Cause::Redeploy)
         } else if stale && self.config.auto_update {
-            self.wanted = Some(Cause::Update);
+            Some(Cause::Update)
+        } else {
+            drift.or(start)
+        };
+        if let Some(text) = files_fault {
+            self.set_fault(Some(Fault { text, from_check: true }), now, entries);
+            return;
         }
         let over = self.fault.as_ref().is_some_and(|fault| fault.from_check || self.wanted.is_none());
         if over {
@@ -123,11 +138,17 @@ impl Service {
                     remote
                 }
                 (Compared::Blocked, _) => {
-                    pins.extend(old.map(|old| (view.reference.clone(), compare::old_image(view, old))));
+                    // What runs stays. When nothing runs, the tag may name the blocked image itself.
+                    let running = view.running.first().map(|image| compare::old_image(view, image));
+                    let kept = running.or_else(|| self.durable.proven.get(&view.text).cloned());
+                    pins.extend(kept.map(|kept| (view.reference.clone(), kept)));
                     continue;
                 }
                 _ => continue,
             };
+            if !cause.is_about_images() {
+                continue;
+            }
             moves.push(Move {
                 text: view.text.clone(),
                 reference: view.reference.clone(),
@@ -150,6 +171,11 @@ impl Service {
         if moves.is_empty() && cause == Cause::Update {
             return false;
         }
+        // Compose applies whatever the files say now, so that is what counts as deployed.
+        if let Some(hash) = self.files_seen.clone() {
+            self.durable.files_hash = Some(hash);
+            self.durable.files_owed = cause == Cause::Drift || self.durable.files_owed;
+        }
         self.durable.given_up = false;
         self.durable.deployment = Some(Deployment {
             cause,
@@ -158,7 +184,7 @@ impl Service {
             pins,
             before: observation.containers.iter().map(Was::of).collect(),
             recreate: if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed },
-            phase: Phase::Hold,
+            phase: if cause.is_about_images() { Phase::Hold } else { Phase::Start },
             since: now,
             attempt: 0,
         });

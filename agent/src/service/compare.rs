@@ -35,10 +35,15 @@ pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
     // What runs decides; the tag only when nothing runs.
     let local: Vec<&LocalImage> =
         if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() };
+    let is_blocked = durable.blocked.get(&view.text) == Some(remote);
+    if is_blocked && view.running.is_empty() {
+        // A tag that somebody moved to the blocked image does not make it a good one.
+        return Verdict::Blocked;
+    }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
         return Verdict::UpToDate;
     }
-    if durable.blocked.get(&view.text) == Some(remote) {
+    if is_blocked {
         return Verdict::Blocked;
     }
     let comparable = !local.is_empty() && local.iter().all(|image| !image.digests.is_empty());

@@ -26,6 +26,22 @@ pub enum Cause {
     Update,
     /// A person asked.
     Redeploy,
+    /// The compose files changed (`compose_watch`).
+    Drift,
+    /// Nothing ran (`auto_start`).
+    Start,
+    /// Containers were stuck half-made (`auto_start`).
+    Unstick {
+        /// Whether the project is taken down first.
+        down: bool,
+    },
+}
+
+impl Cause {
+    /// Whether new images are fetched and proven. The others only let compose bring the project up.
+    pub fn is_about_images(self) -> bool {
+        matches!(self, Cause::Update | Cause::Redeploy)
+    }
 }
 
 /// One image of a deployment.
@@ -54,7 +70,7 @@ impl Move {
         }
     }
 
-    fn source(&self, digest: &Digest) -> Reference {
+    pub(super) fn source(&self, digest: &Digest) -> Reference {
         Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
     }
 
@@ -233,11 +249,15 @@ impl Deployment {
             Phase::Start => Step::Start {
                 tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
                 project: project.clone(),
+                down: self.cause == Cause::Unstick { down: true },
                 recreate: self.recreate,
             },
-            Phase::Undo { .. } => {
-                Step::Start { tags: self.tags_back(), project: project.clone(), recreate: Recreate::Changed }
-            }
+            Phase::Undo { .. } => Step::Start {
+                tags: self.tags_back(),
+                project: project.clone(),
+                down: false,
+                recreate: Recreate::Changed,
+            },
             Phase::TagsBack => Step::TagsBack { tags: self.tags_back() },
             Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },
             Phase::Release => Step::Release {

@@ -1,5 +1,7 @@
 //! What a service is told: everything that enters the decision core.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::image::{Digest, ImageId, Reference};
@@ -26,6 +28,13 @@ pub enum Fact {
     },
     /// A step of the deployment ended.
     Stepped(StepResult),
+    /// A restart ended.
+    Restarted {
+        /// Container name.
+        name: String,
+        /// Whether the engine did it.
+        result: Result<(), EngineError>,
+    },
     /// Something happened to one of the containers.
     Event {
         /// When, by the engine's clock.
@@ -38,6 +47,30 @@ pub enum Fact {
     /// The engine's event stream broke off or began anew: whatever happened meanwhile was not seen, and
     /// containers may have been stopped by the engine itself.
     EngineGap,
+    /// What the containers use was measured.
+    Measured(Measurement),
+}
+
+/// What the containers of a service use. It holds only containers of which there are two readings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// Whether it spans a whole interval. What a container used in its first seconds is shown, but alarms nobody.
+    pub whole: bool,
+    /// Memory of the engine's machine in bytes.
+    pub machine_memory: u64,
+    /// By full container ID.
+    pub containers: BTreeMap<String, ContainerUse>,
+}
+
+/// What one container uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ContainerUse {
+    /// Percent of one core.
+    pub cpu_percent: f64,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes; `None` where only the machine limits it.
+    pub memory_limit: Option<u64>,
 }
 
 /// Registry and engine as one check saw them.
@@ -49,6 +82,22 @@ pub struct Observation {
     pub containers: Vec<Container>,
     /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    /// The compose files.
+    pub files: Files,
+}
+
+/// The compose files as one check saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Files {
+    /// Not read.
+    #[default]
+    Unread,
+    /// Read; compose accepts them where they differ from what is known.
+    Hash(String),
+    /// They are just being written: the next check looks again.
+    Unsettled,
+    /// They can't be read, or compose does not accept them.
+    Unusable(String),
 }
 
 /// One configured image, remote and local.
@@ -146,4 +195,4 @@ pub enum Answer {
 }
 
 /// Since when a container is known to have been told to stop.
-pub(super) type StopTimes = std::collections::BTreeMap<String, Timestamp>;
+pub(super) type StopTimes = BTreeMap<String, Timestamp>;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use crate::image::Reference;
 use crate::ports::{Container, EngineError, HealthState, Recreate, State};
 
+use super::action::OldImage;
 use super::deploy::{Cause, Deployment, Phase};
 use super::fact::StepResult;
 use super::judge::{Failure, Rules, Trial, Verdict};
@@ -27,6 +28,8 @@ impl Service {
                         self.interrupted(now);
                     }
                     self.look_at = Some(now + ENGINE_RETRY);
+                } else if !self.durable.patients.is_empty() {
+                    self.look_at = Some(now + ENGINE_RETRY);
                 }
                 return;
             }
@@ -36,7 +39,8 @@ impl Service {
             let way_back = matches!(deployment.phase, Phase::Proof { .. });
             let before = std::mem::take(&mut deployment.before);
             let verdict = deployment.phase.trial_mut().map(|trial| {
-                let rules = Rules { grace: rules_grace, before: &before, stops: &self.stops, way_back };
+                let rules =
+                    Rules { grace: rules_grace, before: &before, stops: &self.durable.stops, way_back };
                 trial.look(&containers, rules, now)
             });
             deployment.before = before;
@@ -48,6 +52,9 @@ impl Service {
                 Some(Verdict::Failed(failure)) if way_back => self.stuck(&failure, now, entries),
                 Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
             }
+        }
+        if self.durable.deployment.is_none() {
+            self.heal(&containers, now, entries);
         }
         self.containers = Some(containers);
     }
@@ -112,6 +119,13 @@ impl Service {
                     deployment.enter(Phase::Start, now);
                 }
             }
+            (Phase::Start, StepResult::Started { up: Ok(_), containers })
+                if !deployment.cause.is_about_images() =>
+            {
+                deployment.enter(Phase::Release, now);
+                self.containers = Some(containers);
+                self.brought_up(now, entries);
+            }
             (Phase::Start, StepResult::Started { up: Ok(_), containers }) => {
                 deployment.recreate = Recreate::Changed;
                 let trial = Trial::new(now, deployment.expected_new());
@@ -122,7 +136,7 @@ impl Service {
                 self.look_at = Some(now);
             }
             (Phase::Start, StepResult::Started { up: Err(error), containers }) => {
-                if deployment.is_untouched(&containers) {
+                if !deployment.cause.is_about_images() || deployment.is_untouched(&containers) {
                     self.abandon(format!("compose up failed: {}", error.cause), error.output, now, entries);
                 } else {
                     let culprit = containers.iter().find(|c| {
@@ -201,6 +215,44 @@ impl Service {
         }
     }
 
+    /// Compose brought the project up, and no image was changed.
+    fn brought_up(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let (kind, message, reason) = match deployment.cause {
+            Cause::Drift => {
+                self.durable.files_owed = false;
+                (Kind::COMPOSE_DRIFT, "the compose files changed and were applied", "compose_watch is on")
+            }
+            Cause::Unstick { down } => {
+                let message = if down {
+                    "the project was forced with compose down and up"
+                } else {
+                    "the project was forced with compose up"
+                };
+                (Kind::STARTED, message, "containers were stuck half-made, and auto_start is on")
+            }
+            Cause::Start | Cause::Update | Cause::Redeploy => {
+                (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
+            }
+        };
+        let mut entry = self.entry(now, kind, Level::Info, message);
+        entry.reason = Some(reason.to_owned());
+        entries.push(entry);
+        self.set_fault(None, now, entries);
+    }
+
+    /// What a look says about the containers' health, and what follows from it.
+    fn heal(&mut self, containers: &[Container], now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let durable = &mut self.durable;
+        durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        let found = self.healer.look(&mut durable.patients, containers, &durable.stops, &self.config, now);
+        durable.totals.failures += found.failures;
+        entries.extend(found.entries);
+        if let Some(at) = found.look_at {
+            self.look_at = Some(self.look_at.map_or(at, |old| old.min(at)));
+        }
+    }
+
     /// Gives up before anything was changed: the tags go back, the fault is shown, the next check tries again.
     pub(super) fn abandon(
         &mut self,
@@ -247,6 +299,10 @@ impl Service {
         let took = now.duration_since(deployment.begun).as_secs();
         let mut updated = false;
         for m in &moves {
+            if let Some(id) = m.new_id.clone() {
+                let source = Some(m.source(&m.digest));
+                self.durable.proven.insert(m.text.clone(), OldImage { id, source });
+            }
             self.durable.not_found.remove(&m.text);
             self.durable.blocked.remove(&m.text);
             if m.old_digest.as_ref() == Some(&m.digest) {
@@ -277,6 +333,9 @@ impl Service {
     pub(super) fn came_back(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some((failure, output)) = self.decided(now) else { return };
         self.durable.totals.rollbacks += 1;
+        let moves = self.durable.deployment.iter().flat_map(|d| &d.moves);
+        let old = moves.filter_map(|m| Some((m.text.clone(), m.old.clone()?)));
+        self.durable.proven.extend(old.collect::<Vec<_>>());
         self.set_fault(None, now, entries);
         let images = self.names_of_changed();
         let message =

@@ -10,17 +10,23 @@
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
 //! | `life.rs` | how a deployment goes on and how it ends |
 //! | `judge.rs` | whether new containers are proven |
+//! | `heal.rs` | which container is restarted, and when to give up |
+//! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
+//! | `alert.rs` | what the containers use, and when that is too much |
 //! | `say.rs` | what becomes an audit entry |
 //! | `status.rs` | how all this looks from outside |
 
 pub mod action;
+mod alert;
 mod check;
 mod compare;
 pub mod deploy;
 pub mod fact;
+pub mod heal;
 pub mod judge;
 mod life;
 mod say;
+mod start;
 pub mod status;
 
 #[cfg(test)]
@@ -36,9 +42,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
 use crate::image::Digest;
-use crate::ports::{Container, Happening, Members, Project};
+use crate::ports::{Container, EngineError, Happening, Members, Project};
 
-use action::Action;
+use action::{Action, FilesAsked, OldImage};
 use deploy::{Cause, Deployment, Phase};
 use say::names;
 
@@ -57,6 +63,8 @@ const UNDO_RETRY: Duration = Duration::from_secs(2);
 const UNDO_ATTEMPTS: u32 = 3;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
+/// How many containers of one service may be restarted at once.
+const MAX_RESTARTING: usize = 8;
 /// How many of the last entries are kept with the state, to say again what a crash kept from being written.
 const KEEP_SAID: usize = 8;
 
@@ -74,6 +82,16 @@ pub struct Durable {
     pub given_up: bool,
     /// The deployment under way.
     pub deployment: Option<Deployment>,
+    /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
+    pub proven: BTreeMap<String, OldImage>,
+    /// Containers that are, or were, unwell, by name.
+    pub patients: BTreeMap<String, heal::Patient>,
+    /// When containers were told to stop through the engine's API, by ID.
+    pub stops: StopTimes,
+    /// Hash of the compose files that were deployed last (`compose_watch`).
+    pub files_hash: Option<String>,
+    /// They were deployed, but it failed.
+    pub files_owed: bool,
     /// The last entries: they are recorded after this is written, so a crash in between must not lose them.
     pub said: Vec<AuditEntry>,
 }
@@ -111,8 +129,12 @@ pub struct Service {
     generation: u64,
     seen: Option<Observation>,
     containers: Option<Vec<Container>>,
-    /// When containers were told to stop through the engine's API.
-    stops: StopTimes,
+    healer: heal::Healer,
+    starter: start::Starter,
+    /// Hash of the compose files as the last check read them.
+    files_seen: Option<String>,
+    /// Entries of decisions that were made without a fact.
+    unsaid: Vec<AuditEntry>,
     fault: Option<Fault>,
     wanted: Option<Cause>,
     check_asked: bool,
@@ -120,12 +142,16 @@ pub struct Service {
     checking: bool,
     redeploy_asked: bool,
     stepping: bool,
+    /// Restarts under way.
+    restarting: usize,
+    last_event: Option<Timestamp>,
     /// The engine broke off while a step was being done: its failure may not be the images'.
     gap: bool,
     looking: bool,
     look_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
+    gauges: alert::Gauges,
 }
 
 impl Service {
@@ -137,7 +163,10 @@ impl Service {
             generation: 0,
             seen: None,
             containers: None,
-            stops: StopTimes::new(),
+            healer: heal::Healer::default(),
+            starter: start::Starter::default(),
+            files_seen: None,
+            unsaid: Vec::new(),
             fault: None,
             wanted: None,
             check_asked: false,
@@ -145,11 +174,14 @@ impl Service {
             checking: false,
             redeploy_asked: false,
             stepping: false,
+            restarting: 0,
+            last_event: None,
             gap: false,
             looking: false,
             look_at: Some(now),
             retry_at: None,
             last_check: None,
+            gauges: alert::Gauges::default(),
         };
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
@@ -206,12 +238,19 @@ impl Service {
     }
 
     /// Whether it needs the compose project for itself, now or as soon as it can have it.
-    pub fn wants_project(&self) -> bool {
-        self.durable.deployment.is_some() || self.wanted.is_some()
+    pub fn wants_project(&self, now: Timestamp) -> bool {
+        let heals = || self.restarting > 0 || self.patient_due(now).is_some();
+        self.durable.deployment.is_some() || self.wanted.is_some() || heals()
+    }
+
+    fn patient_due(&self, now: Timestamp) -> Option<(String, String)> {
+        self.healer.due(&self.durable.patients, &self.config, now)
     }
 
     /// The project had to be waited for: what was planned before is out of date.
-    pub fn plan_anew(&mut self) {
+    pub fn plan_anew(&mut self, now: Timestamp) {
+        self.healer.look_first();
+        self.look_at = Some(now);
         if let Some(cause) = self.wanted.take() {
             self.check_due = true;
             self.redeploy_asked |= cause == Cause::Redeploy;
@@ -228,7 +267,8 @@ impl Service {
     }
 
     fn can_check(&self) -> bool {
-        self.config.auto_update && !self.config.silent
+        let config = &self.config;
+        (config.auto_update || config.auto_start || config.compose_watch) && !config.silent
     }
 
     /// Look at the containers soon.
@@ -239,6 +279,8 @@ impl Service {
     /// A person asks.
     pub fn ask(&mut self, ask: Ask, now: Timestamp) -> (Answer, Vec<AuditEntry>) {
         let mut entries = Vec::new();
+        // Whoever asks for anything wants the healer to try again, too (DECISIONS 5).
+        heal::forgive(&mut self.durable.patients);
         let answer = match ask {
             Ask::Check if !self.config.auto_update => Answer::Skipped("auto_update is false"),
             Ask::Check | Ask::Redeploy if self.is_deploying() => Answer::Skipped("deploy in progress"),
@@ -304,11 +346,19 @@ impl Service {
                 self.stepped(result, now, &mut entries);
             }
             Fact::Event { at, id, what } => self.event(at, id, &what, now),
+            Fact::Restarted { name, result } => {
+                self.restarting -= 1;
+                self.generation += 1;
+                self.look_at = Some(now);
+                self.restarted(&name, result, now, &mut entries);
+            }
             Fact::EngineGap => {
+                self.healer.engine_gap(&mut self.durable.stops, now);
                 self.gap = self.stepping;
                 self.look_at = Some(now);
                 self.interrupted(now);
             }
+            Fact::Measured(measurement) => self.measured(measurement, now, &mut entries),
         }
         self.remember(&entries);
         entries
@@ -330,7 +380,13 @@ impl Service {
             }
             return self.next_look(now);
         }
-        if let (Some(cause), true) = (self.wanted, leased) {
+        if self.restarting < MAX_RESTARTING
+            && leased
+            && let Some((name, id)) = self.patient_due(now)
+        {
+            return Some(self.begin_restart(name, id, now));
+        }
+        if let (Some(cause), true, 0) = (self.wanted, leased, self.restarting) {
             self.wanted = None;
             if self.begin(cause, now) {
                 return self.next(now, leased);
@@ -342,7 +398,12 @@ impl Service {
             let mut settled = self.durable.blocked.clone();
             settled.extend(self.durable.not_found.clone());
             let asked = std::mem::take(&mut self.check_asked);
-            return Some(Action::Check { generation: self.generation, asked, settled });
+            let files = self
+                .project()
+                .filter(|_| self.config.compose_watch)
+                .map(|project| FilesAsked { project, known: self.durable.files_hash.clone() });
+            let images = self.config.auto_update || self.redeploy_asked;
+            return Some(Action::Check { generation: self.generation, asked, images, files, settled });
         }
         self.next_look(now)
     }
@@ -360,6 +421,12 @@ impl Service {
                 self.look_at = Some(Timestamp::MIN);
             }
             Action::Step(_) => self.stepping = false,
+            Action::Restart { name, .. } => {
+                self.restarting -= 1;
+                if let Some(patient) = self.durable.patients.get_mut(name) {
+                    patient.watched_since = None;
+                }
+            }
         }
     }
 
@@ -384,31 +451,86 @@ impl Service {
     }
 
     /// When it wants to be asked again without any new fact.
-    pub fn wake_at(&self, leased: bool) -> Option<Timestamp> {
+    pub fn wake_at(&self, now: Timestamp, leased: bool) -> Option<Timestamp> {
         let look_at = self.look_at.filter(|_| !self.looking);
         match &self.durable.deployment {
-            None => look_at,
+            None => {
+                let heal_at = self.healer.wake_at(&self.durable.patients, &self.config);
+                // One that is due and has to wait for its project is woken by getting it.
+                let heal_at = heal_at.filter(|at| leased || *at > now);
+                [look_at, heal_at].into_iter().flatten().min()
+            }
             Some(_) if self.stepping || !leased => None,
             Some(_) => self.retry_at.or(look_at),
         }
     }
 
+    fn told_to_stop(&mut self, id: String, at: Timestamp) {
+        self.healer.stopped(&id);
+        self.durable.stops.insert(id, at);
+    }
+
+    fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
+        self.restarting += 1;
+        self.generation += 1;
+        self.durable.totals.restarts += 1;
+        let patient = self.durable.patients.entry(name.clone()).or_default();
+        heal::begin_restart(patient, now);
+        let reason = patient.illness.as_ref().map(|illness| illness.what.clone());
+        let mut entry =
+            self.entry(now, Kind::RESTARTING, Level::Warning, format!("restarting container {name}"));
+        entry.container = Some(name.clone());
+        entry.reason = reason;
+        self.unsaid.push(entry);
+        Action::Restart { name, id }
+    }
+
+    fn restarted(
+        &mut self,
+        name: &str,
+        result: Result<(), EngineError>,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
+        let Some(patient) = self.durable.patients.get_mut(name) else { return };
+        match result {
+            Ok(()) => {}
+            // Nothing is known: neither that it was restarted, nor that it did not help.
+            Err(error) if error.is_unavailable() => {
+                patient.watched_since = None;
+                patient.last_restart = None;
+                self.healer.look_first();
+                self.look_at = Some(now + ENGINE_RETRY);
+                self.durable.totals.restarts = self.durable.totals.restarts.saturating_sub(1);
+            }
+            Err(error) => {
+                let failed = heal::refused(patient, &self.config, name, &error.to_string(), now);
+                self.durable.totals.failures += 1;
+                entries.push(failed);
+            }
+        }
+    }
+
+    /// Entries of decisions that were made without a fact, to be recorded once they are durable.
+    pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
+        let entries = std::mem::take(&mut self.unsaid);
+        self.remember(&entries);
+        entries
+    }
+
     fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
         match what {
             // Signals that are not meant to end a process (HUP, USR1, USR2, WINCH) are no stop (DOMAIN 4.3).
-            Happening::Kill { signal: Some(1 | 10 | 12 | 28) } => {}
-            Happening::Kill { .. } | Happening::Stop => {
-                self.stops.insert(id, at);
+            Happening::Kill { signal } if !matches!(signal, Some(1 | 10 | 12 | 28)) => {
+                self.told_to_stop(id, at)
             }
+            Happening::Stop => self.told_to_stop(id, at),
             Happening::Destroy => {
-                self.stops.remove(&id);
+                self.durable.stops.remove(&id);
             }
-            Happening::Start
-            | Happening::Die { .. }
-            | Happening::Oom
-            | Happening::Health(_)
-            | Happening::Other(_) => {}
+            _ => {}
         }
+        self.last_event = Some(now);
         let soon = now + SETTLE;
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
     }

@@ -10,6 +10,7 @@ use crate::image::{Digest, Reference};
 use crate::ports::{Container, HealthState, Pulled, State};
 
 use super::deploy::{Deployment, Phase};
+use super::heal::Patient;
 use super::judge::Rules;
 use super::{Service, compare};
 
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub blocked_references: Vec<(Reference, Digest)>,
     /// Not-found digest per image as configured.
     pub not_found: BTreeMap<String, Digest>,
+    /// Full IDs of the containers that can be measured.
+    pub running: Vec<String>,
 }
 
 impl Service {
@@ -32,6 +35,7 @@ impl Service {
         let config = self.config();
         let durable = self.durable();
         let show_containers = config.compose_project.is_some() && !config.silent;
+        let total = self.usage();
         let status = ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
@@ -43,9 +47,9 @@ impl Service {
             auto_heal: config.auto_heal,
             healthy: self.containers.as_deref().and_then(healthy),
             deploying: self.is_deploying(),
-            degraded: false,
-            exhausted: false,
-            restart_failures: 0,
+            degraded: config.auto_heal && durable.patients.values().any(Patient::is_in_treatment),
+            exhausted: durable.patients.values().any(|patient| patient.exhausted),
+            restart_failures: durable.patients.values().map(|patient| patient.failures).max().unwrap_or(0),
             updates_total: durable.totals.updates,
             rollbacks_total: durable.totals.rollbacks,
             restarts_total: durable.totals.restarts,
@@ -55,12 +59,12 @@ impl Service {
                 .containers
                 .as_ref()
                 .filter(|_| show_containers)
-                .map(|containers| containers.iter().map(container_record).collect()),
-            has_stats: false,
-            cpu_percent: 0.0,
-            memory_percent: 0.0,
-            memory_usage_mb: 0.0,
-            memory_limit_mb: 0.0,
+                .map(|containers| containers.iter().map(|c| self.container_record(c)).collect()),
+            has_stats: total.is_some(),
+            cpu_percent: total.map(|total| round(total.cpu_percent)).unwrap_or_default(),
+            memory_percent: total.map(|total| round(total.memory_percent())).unwrap_or_default(),
+            memory_usage_mb: total.map(|total| mebibytes(total.memory)).unwrap_or_default(),
+            memory_limit_mb: total.map(|total| mebibytes(total.memory_limit)).unwrap_or_default(),
             last_check: self.last_check,
             next_check: None,
             check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
@@ -82,7 +86,29 @@ impl Service {
                 })
                 .collect(),
             not_found: durable.not_found.clone(),
+            running: self.running().map(|container| container.id.clone()).collect(),
         }
+    }
+
+    fn container_record(&self, container: &Container) -> ContainerRecord {
+        let used = self.usage_of(&container.id).filter(|_| is_running(container));
+        ContainerRecord {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            state: container.state.as_str().to_owned(),
+            status: container.status.clone(),
+            image: container.config_image.clone(),
+            mounts: container.mounts.clone(),
+            cpu_percent: used.map(|used| round(used.cpu_percent)),
+            memory_percent: used.map(|used| round(used.memory_percent())),
+            memory_usage_mb: used.map(|used| mebibytes(used.memory)),
+            memory_limit_mb: used.map(|used| mebibytes(used.memory_limit)),
+        }
+    }
+
+    /// Its containers whose processes are there, frozen ones too.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().flatten().filter(|container| is_running(container))
     }
 
     fn images(&self) -> Option<Vec<ImageRecord>> {
@@ -116,7 +142,7 @@ impl Service {
                 let rules = Rules {
                     grace: self.config().health_grace,
                     before: &deployment.before,
-                    stops: &self.stops,
+                    stops: &self.durable().stops,
                     way_back,
                 };
                 Some(trial.deadline(self.containers.as_deref().unwrap_or_default(), rules))
@@ -172,19 +198,13 @@ fn healthy(containers: &[Container]) -> Option<bool> {
     if running.any(|c| c.health == Some(HealthState::Starting)) { None } else { Some(true) }
 }
 
-fn container_record(container: &Container) -> ContainerRecord {
-    ContainerRecord {
-        id: container.id.clone(),
-        name: container.name.clone(),
-        state: container.state.as_str().to_owned(),
-        status: container.status.clone(),
-        image: container.config_image.clone(),
-        mounts: container.mounts.clone(),
-        cpu_percent: None,
-        memory_percent: None,
-        memory_usage_mb: None,
-        memory_limit_mb: None,
-    }
+fn is_running(container: &Container) -> bool {
+    matches!(container.state, State::Running | State::Paused)
+}
+
+/// Two decimals are enough.
+fn round(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
 }
 
 /// Bytes as MiB, rounded to two decimals (DECISIONS 3).

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
+use crate::live;
 use crate::ports::{Engine, EngineError};
 
 use super::worker::Record;
@@ -28,10 +29,8 @@ pub struct EngineHealth {
 pub struct DaemonHealth {
     /// Whom to ask.
     pub engine: Arc<dyn Engine>,
-    /// Time between two checks.
-    pub interval: Duration,
-    /// Longest time of one check.
-    pub timeout: Duration,
+    /// How often, and how long one check may take.
+    pub live: live::Watch,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Audit.
@@ -42,26 +41,29 @@ pub struct DaemonHealth {
 
 impl DaemonHealth {
     /// Asks until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         loop {
+            let timing = self.live.borrow_and_update().config.docker_health.clone();
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.check() => {}
+                () = self.check(timing.timeout) => {}
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.interval) => {}
+                // Other times hold at once: the next check is made now.
+                Ok(()) = self.live.changed() => {}
+                () = tokio::time::sleep(timing.check_interval) => {}
             }
         }
     }
 
-    async fn check(&self) {
-        let answer = tokio::time::timeout(self.timeout, self.engine.ping()).await;
+    async fn check(&self, limit: Duration) {
+        let answer = tokio::time::timeout(limit, self.engine.ping()).await;
         let error = match answer {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => {
-                let text = format!("no answer within {} s", self.timeout.as_secs());
+                let text = format!("no answer within {} s", limit.as_secs());
                 Some(EngineError::Unavailable(text).to_string())
             }
         };

@@ -28,7 +28,13 @@ pub struct Events {
     pub fleet: Arc<Fleet>,
     /// A hung engine keeps its stream open and silent; only its health tells.
     pub health: watch::Receiver<EngineHealth>,
+    /// Engine's time of the last event, in nanoseconds since the epoch; 0 before the first.
+    pub last_nano: i64,
 }
+
+/// What was already seen is read again after a break, so far back: it tells a stop that a person asked for from
+/// one that the engine made when it went away.
+const OVERLAP_NANO: i64 = 60_000_000_000;
 
 impl Events {
     /// Reads until `stop`.
@@ -48,7 +54,9 @@ impl Events {
 
     /// Reads until the stream ends or the engine stops answering. Whether there was a stream at all.
     async fn read(&mut self) -> bool {
-        let mut events = match self.engine.events().await {
+        // The engine's buffer may tell of stops that were asked for while nobody listened.
+        let since = (self.last_nano - OVERLAP_NANO).max(0);
+        let mut events = match self.engine.events(since).await {
             Ok(events) => events,
             Err(error) => {
                 tracing::debug!(%error, "no event stream");
@@ -59,7 +67,10 @@ impl Events {
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(event) => self.pass_on(&event),
+                    Some(event) => {
+                        self.last_nano = self.last_nano.max(event.time_nano);
+                        self.pass_on(&event);
+                    }
                     None => break,
                 },
                 changed = self.health.changed() => {
@@ -76,7 +87,7 @@ impl Events {
 
     fn pass_on(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
-        for worker in self.fleet.workers() {
+        for worker in self.fleet.workers().iter() {
             let config = &worker.config;
             let concerned = match &config.compose_project {
                 Some(project) => *project == event.project,
@@ -91,7 +102,7 @@ impl Events {
     }
 
     fn tell_all(&self, command: impl Fn() -> Command) {
-        for worker in self.fleet.workers() {
+        for worker in self.fleet.workers().iter() {
             let _ = worker.inbox.send(command());
         }
     }

@@ -4,15 +4,23 @@
 //! |---|---|
 //! | `worker.rs` | one per service: feeds the decision core and does what it says |
 //! | `observe.rs`, `perform.rs` | the worker's hands: one check, one step |
+//! | `files.rs` | the hash over a project's compose files |
 //! | `cycle.rs` | one request per image, shared by all services that ask in the same cycle |
 //! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
 //! | `events.rs` | reads the engine's events and passes them on |
 //! | `daemon_health.rs` | asks whether the engine answers |
+//! | `monitor.rs` | measures what the containers use |
+//! | `services.rs` | starts the workers, and others when the configuration is read again |
+//! | `systemd.rs` | tells the service manager that all this lives |
 
 pub mod cycle;
 pub mod daemon_health;
 pub mod events;
+mod files;
+pub mod monitor;
 mod observe;
 mod perform;
 pub mod poller;
+pub mod services;
+pub mod systemd;
 pub mod worker;

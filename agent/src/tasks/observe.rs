@@ -1,16 +1,33 @@
 //! One check: what the registry has and what runs here, read side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference, digests_in};
 use crate::ports::{Container, Engine, EngineError, Members, State};
-use crate::service::fact::{CheckFault, ImageView, LocalImage, Observation};
+use crate::service::action::FilesAsked;
+use crate::service::fact::{CheckFault, Files, ImageView, LocalImage, Observation};
 
 use super::cycle::Cycle;
+use super::files;
 use super::worker::World;
+
+/// Time between two reads of changed compose files.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What a check reads besides the containers.
+#[derive(Clone, Copy)]
+pub(super) struct Reads<'a> {
+    /// Compare the images with the registry.
+    pub images: bool,
+    /// Read the compose files.
+    pub files: Option<&'a FilesAsked>,
+    /// Digests whose case is settled, per image as configured.
+    pub settled: &'a BTreeMap<String, Digest>,
+}
 
 /// Reads everything that a decision needs. Nothing is decided here, and a read that failed is a fault, never an
 /// empty answer.
@@ -18,9 +35,10 @@ pub(super) async fn observe(
     world: &World,
     cycle: &Cycle,
     config: &ServiceConfig,
-    settled: &BTreeMap<String, Digest>,
+    reads: Reads<'_>,
 ) -> Result<Observation, CheckFault> {
-    let remote = join_all(config.images.iter().map(|image| async {
+    let wanted: &[ConfiguredImage] = if reads.images { &config.images } else { &[] };
+    let remote = join_all(wanted.iter().map(|image| async {
         if image.reference.is_pinned() { Ok(None) } else { cycle.digest(&image.reference).await.map(Some) }
     }));
     let members = config
@@ -36,7 +54,13 @@ pub(super) async fn observe(
             None => Ok(Vec::new()),
         }
     };
-    let (remote, containers) = tokio::join!(remote, containers);
+    let files = async {
+        match reads.files {
+            Some(asked) => read_files(world, asked).await,
+            None => Files::Unread,
+        }
+    };
+    let (remote, containers, files) = tokio::join!(remote, containers, files);
     let containers = containers.map_err(engine_fault)?;
 
     let faults: BTreeSet<String> =
@@ -48,7 +72,7 @@ pub(super) async fn observe(
     let mut images = Vec::with_capacity(config.images.len());
     {
         let _slot = world.engine_slots.acquire().await;
-        for (image, remote) in config.images.iter().zip(remote.into_iter().flatten()) {
+        for (image, remote) in wanted.iter().zip(remote.into_iter().flatten()) {
             let mut running = Vec::new();
             for id in running_on(&containers, &image.reference) {
                 // The image of a running container may have been removed by force: known, but without digest.
@@ -72,12 +96,33 @@ pub(super) async fn observe(
         };
         let Some(digest) = &view.remote else { continue };
         // A digest never seen here is about to be acted on: look at the content, not only at a header.
-        if !here(digest) && settled.get(&view.text) != Some(digest) {
+        if !here(digest) && reads.settled.get(&view.text) != Some(digest) {
             let confirmed = world.registry.confirm(&view.reference).await;
             view.remote = Some(confirmed.map_err(|error| CheckFault::Failed(error.to_string()))?);
         }
     }
-    Ok(Observation { images, containers, blocked_elsewhere: Vec::new() })
+    Ok(Observation { images, containers, blocked_elsewhere: Vec::new(), files })
+}
+
+/// Hashes the compose files. A change counts only when two reads agree and compose accepts it: editors write in
+/// steps (DOMAIN 3.2).
+async fn read_files(world: &World, asked: &FilesAsked) -> Files {
+    let first = files::hash(&asked.project.files).await;
+    if let Ok(hash) = &first
+        && asked.known.as_ref().is_none_or(|known| known == hash)
+    {
+        return Files::Hash(hash.clone());
+    }
+    tokio::time::sleep(SETTLE).await;
+    let hash = match (first, files::hash(&asked.project.files).await) {
+        (Ok(first), Ok(second)) if first == second => second,
+        (Err(first), Err(second)) if first == second => return Files::Unusable(second),
+        _ => return Files::Unsettled,
+    };
+    match world.compose.validate(&asked.project).await {
+        Ok(()) => Files::Hash(hash),
+        Err(error) => Files::Unusable(format!("the compose files are not valid: {error}")),
+    }
 }
 
 /// IDs of the images that live containers of this reference run on, without repeats.

@@ -20,16 +20,17 @@ pub(super) async fn perform(
     let done = match step {
         Step::Hold { project, images } => hold(engine, &project, &images, progress).await,
         Step::Pull { images } => pull(engine, &images, progress).await,
-        Step::Start { tags, project, recreate } => {
-            let before_up = point_tags(engine, &tags, progress).await;
-            match before_up {
-                Ok(()) => {
-                    let up = compose.up(&project, recreate).await;
-                    after_up(engine, up, project.name).await
-                }
-                Err(error) => Err(error),
+        Step::Start { tags, project, down, recreate } => match point_tags(engine, &tags, progress).await {
+            Ok(()) => {
+                let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
+                let up = match cleared {
+                    Ok(_) => compose.up(&project, recreate).await,
+                    Err(error) => Err(error),
+                };
+                after_up(engine, up, project.name).await
             }
-        }
+            Err(error) => Err(error),
+        },
         Step::TagsBack { tags } => point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsBack),
         Step::Evidence { container } => evidence(engine, &container).await,
         Step::Release { project, images, onto } => release(engine, &project, &images, onto.as_ref()).await,

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Registry, Urgency};
-use crate::{PROGRAM, fleet::Fleet};
+use crate::{PROGRAM, fleet::Fleet, live};
 
 use super::cycle::Cycle;
 use super::worker::{Command, Record};
@@ -39,7 +39,7 @@ pub struct Poller {
     /// What the cycles ask.
     pub registry: Arc<dyn Registry>,
     /// Time between two cycles.
-    pub interval: Duration,
+    pub live: live::Watch,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Audit.
@@ -54,13 +54,22 @@ impl Poller {
     /// Polls until `stop`; the first cycle begins at once.
     pub async fn run(mut self, stop: CancellationToken) {
         let cycles = TaskSet::new();
-        let mut due = tokio::time::Instant::now();
+        let mut begun: Option<tokio::time::Instant> = None;
+        let mut interval = self.interval();
         loop {
+            let due = begun.map_or_else(tokio::time::Instant::now, |begun| begun + interval);
             tokio::select! {
                 () = stop.cancelled() => break,
+                Ok(()) = self.live.changed() => {
+                    if std::mem::replace(&mut interval, self.interval()) != interval {
+                        let passed = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+                        let next = self.clock.now() + interval.saturating_sub(passed);
+                        self.state.send_modify(|state| state.next = Some(next));
+                    }
+                }
                 () = tokio::time::sleep_until(due) => {
-                    due = tokio::time::Instant::now() + self.interval;
-                    let next = self.clock.now() + self.interval;
+                    begun = Some(tokio::time::Instant::now());
+                    let next = self.clock.now() + interval;
                     self.state.send_modify(|state| state.next = Some(next));
                     let cycle = self.cycle(Urgency::Routine);
                     cycles.spawn("poll cycle", async move { cycle.await; });
@@ -81,11 +90,15 @@ impl Poller {
         }
     }
 
+    fn interval(&mut self) -> Duration {
+        self.live.borrow_and_update().config.registry.poll_interval
+    }
+
     /// One cycle over all services; its future ends when all of them have checked.
     fn cycle(&self, urgency: Urgency) -> impl Future<Output = ()> + Send + 'static {
         let cycle = Cycle::new(self.registry.clone(), urgency);
         let mut checks = Vec::new();
-        for worker in self.fleet.workers() {
+        for worker in self.fleet.workers().iter() {
             let (done, ended) = oneshot::channel::<()>();
             if worker.inbox.send(Command::Check(cycle.clone(), done)).is_ok() {
                 checks.push(ended);

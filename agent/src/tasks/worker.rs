@@ -80,6 +80,8 @@ pub enum Command {
     Look,
     /// Something happened.
     Fact(Fact),
+    /// Whoever watches over the program wants to know whether the worker still works.
+    Ping(oneshot::Sender<()>),
 }
 
 /// The door to a worker.
@@ -180,6 +182,9 @@ impl Worker {
                 () = sleep_for(wake), if wake.is_some() => {}
             }
         }
+        // Whoever still asks is told at once that nobody answers any more.
+        self.inbox.close();
+        while self.inbox.try_recv().is_ok() {}
         let last_step = async {
             while self.service.is_stepping() {
                 let Some(done) = self.running.next().await else { break };
@@ -198,13 +203,17 @@ impl Worker {
                 return;
             }
             self.take_lease();
-            let Some(action) = self.service.next(self.world.clock.now(), self.lease.is_some()) else {
+            let Some(action) = self.service.next(self.world.clock.now(), self.is_leased()) else {
                 return;
             };
+            let entries = self.service.take_unsaid();
             // Write down before doing: `next` may have changed the journal.
             if !self.save().await {
                 self.service.take_back(&action);
                 return;
+            }
+            for entry in entries {
+                (self.world.record)(entry);
             }
             let work = self.work(action);
             self.running.push(work);
@@ -214,13 +223,14 @@ impl Worker {
     fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
         let world = self.world.clone();
         match action {
-            Action::Check { generation, asked, settled } => {
+            Action::Check { generation, asked, images, files, settled } => {
                 let cycle = self.cycle.take();
                 let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
                 let config = Arc::new(self.service.config().clone());
                 let elsewhere = self.blocked_elsewhere.clone();
                 async move {
-                    let result = observe::observe(&world, &cycle, &config, &settled).await;
+                    let reads = observe::Reads { images, files: files.as_ref(), settled: &settled };
+                    let result = observe::observe(&world, &cycle, &config, reads).await;
                     let result = result.map(|mut seen| {
                         if let Some(project) = &config.compose_project {
                             seen.blocked_elsewhere = elsewhere(project, &config.name);
@@ -234,6 +244,11 @@ impl Worker {
             Action::Look { generation, members } => async move {
                 let result = world.engine.containers(&members).await;
                 Done::Fact(Fact::Looked { generation, result })
+            }
+            .boxed(),
+            Action::Restart { name, id } => async move {
+                let result = world.engine.restart(&id).await;
+                Done::Fact(Fact::Restarted { name, result })
             }
             .boxed(),
             Action::Step(step) => {
@@ -271,6 +286,9 @@ impl Worker {
                 let entries = self.service.apply(fact, now);
                 self.settle(entries).await;
             }
+            Command::Ping(reply) => {
+                let _ = reply.send(());
+            }
         }
     }
 
@@ -279,7 +297,7 @@ impl Worker {
             Done::Lease(lease) => {
                 self.lease = Some(lease);
                 self.waits_for_lease = false;
-                self.service.plan_anew();
+                self.service.plan_anew(self.world.clock.now());
             }
             Done::Fact(fact) => {
                 let checked = matches!(fact, Fact::Checked { .. });
@@ -342,7 +360,7 @@ impl Worker {
 
     /// Holds the project exactly as long as it is needed.
     fn take_lease(&mut self) {
-        if !self.service.wants_project() {
+        if !self.service.wants_project(self.world.clock.now()) {
             self.lease = None;
             return;
         }
@@ -357,6 +375,11 @@ impl Worker {
             self.waits_for_lease = true;
             self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
         }
+    }
+
+    /// Whether nobody else works on its project. A service without one has only itself.
+    fn is_leased(&self) -> bool {
+        self.lease.is_some() || self.service.config().compose_project.is_none()
     }
 
     fn publish(&self) {
@@ -377,7 +400,7 @@ impl Worker {
         let until = |at: Timestamp| at.duration_since(self.world.clock.now());
         let due = self
             .service
-            .wake_at(self.lease.is_some())
+            .wake_at(self.world.clock.now(), self.is_leased())
             .map(|at| Duration::try_from(until(at)).unwrap_or_default());
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }

@@ -270,8 +270,7 @@ async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_sta
         for at in 1.. {
             let (fake, config) = set_up(scenario);
             fake.crash_at(Some(at));
-            let lived = live(&fake, &config, LONG, scenario.script).await;
-            if lived {
+            if live(&fake, &config, LONG, scenario.script).await {
                 assert!(
                     at > 50,
                     "{}: only {at} calls, the crashes did not reach the deployment",

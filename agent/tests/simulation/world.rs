@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use evenkeel_agent::image::{Digest, ImageId, Reference, Repository};
 use evenkeel_agent::ports::{
     Compose, ComposeError, Container, ContainerEvent, Engine, EngineError, HealthState, HealthTiming, Image,
-    Members, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency,
+    Members, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency, Usage,
 };
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
@@ -143,10 +143,6 @@ impl FakeWorld {
 
     pub(crate) fn prune_always(&self) {
         self.lock().prune_always = true;
-    }
-
-    pub(crate) fn calls(&self) -> usize {
-        self.lock().calls
     }
 
     pub(crate) fn ups(&self) -> usize {
@@ -435,7 +431,25 @@ impl Engine for FakeWorld {
         self.call(|_, _| Ok("it went wrong".into())).await
     }
 
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        self.call(|inner, now| {
+            for found in inner.containers.iter_mut().filter(|c| c.id == container) {
+                found.started = Some(now);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stats(&self, _: &str) -> Result<Option<Usage>, EngineError> {
+        Ok(None)
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        Ok(1 << 30)
+    }
+
+    async fn events(&self, _: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
         Ok(futures_util::stream::pending().boxed())
     }
 }
@@ -455,6 +469,16 @@ impl Registry for FakeWorld {
 
 #[async_trait]
 impl Compose for FakeWorld {
+    async fn down(&self, _: &Project) -> Result<String, ComposeError> {
+        self.point().await;
+        self.lock().containers.clear();
+        Ok(String::new())
+    }
+
+    async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+        Ok(())
+    }
+
     async fn up(&self, _: &Project, recreate: Recreate) -> Result<String, ComposeError> {
         let failed = |cause: &str| ComposeError { cause: cause.to_owned(), output: cause.to_owned() };
         self.point().await;

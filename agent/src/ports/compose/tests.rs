@@ -106,11 +106,11 @@ fn arguments_have_the_order_that_every_compose_takes() {
         env_file: Some("/srv/x.env".into()),
     };
     assert_eq!(
-        words(cli(Runtime::Docker).arguments(&project, Recreate::Changed)),
+        words(cli(Runtime::Docker).arguments(&project, up_task(Recreate::Changed))),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml --progress quiet up -d --pull never --no-build"
     );
     assert_eq!(
-        words(cli(Runtime::Podman).arguments(&project, Recreate::All)),
+        words(cli(Runtime::Podman).arguments(&project, up_task(Recreate::All))),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml up -d --pull never --no-build --force-recreate"
     );
 }

@@ -4,6 +4,7 @@ mod connection;
 mod convert;
 mod endpoint;
 mod pull;
+mod stats;
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -22,12 +23,16 @@ use tokio::time::timeout;
 use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
 use super::text::{Tail, stable};
-use super::{Container, ContainerEvent, Engine, EngineError, HOLD_LABEL, Image, Members, Pulled};
+use super::{Container, ContainerEvent, Engine, EngineError, HOLD_LABEL, Image, Members, Pulled, Usage};
 use crate::image::{ImageId, Reference};
 
 const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
+/// Old engines make a one-shot reading wait for the next tick of their collector: about a second.
+const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
+/// A container may have a long stop time of its own before it is started again.
+const RESTART: Duration = Duration::from_secs(150);
 /// A pull may take hours, but not without a sign of life.
 const PULL_SILENCE: Duration = Duration::from_mins(2);
 /// Inspections under way at once.
@@ -334,26 +339,26 @@ impl Engine for DockerEngine {
             .await
     }
 
-    async fn events(&self) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        // The request goes out when the stream is first read. Asking for events since a moment of the engine's
-        // own clock closes the gap until then, out of the engine's buffer.
-        let (docker, info) = self
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        let container = checked(container)?;
+        let doing = format!("restart container {}", stable(container));
+        self.connection
+            .call(&doing, RESTART, |docker| async move { docker.restart_container(container, None).await })
+            .await
+    }
+
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        // The request goes out when the stream is first read; what happens until then comes from the buffer.
+        let docker = self
             .connection
-            .call("read the engine's clock", READ, |docker| async move {
-                match docker.info().await {
-                    // An engine whose description is not understood still has events.
-                    Err(Error::JsonDataError { .. }) => Ok((docker, None)),
-                    info => Ok((docker, Some(info?))),
-                }
+            .call("connect", PING, |docker| async move {
+                docker.ping().await?;
+                Ok(docker)
             })
             .await?;
-        let now = info.and_then(|info| info.system_time);
-        let since = now.and_then(|now| now.parse::<jiff::Timestamp>().ok());
+        let since = format!("{}.{:09}", since_nano / 1_000_000_000, since_nano % 1_000_000_000);
         let filters = HashMap::from([("type", vec!["container"]), ("event", convert::EVENTS.to_vec())]);
-        let mut options = query::EventsOptionsBuilder::new().filters(&filters);
-        if let Some(since) = since {
-            options = options.since(&format!("{}.{:09}", since.as_second(), since.subsec_nanosecond()));
-        }
+        let options = query::EventsOptionsBuilder::new().filters(&filters).since(&since);
         let events = docker
             .events(Some(options.build()))
             .scan((), |(), seen| {
@@ -361,6 +366,31 @@ impl Engine for DockerEngine {
             })
             .filter_map(|seen| ready(convert::event(seen)));
         Ok(events.boxed())
+    }
+
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError> {
+        let name = checked(container)?;
+        // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
+        let options = query::StatsOptionsBuilder::new().stream(false).one_shot(true).build();
+        let seen = self
+            .connection
+            .call(&format!("read the stats of {name}"), STATS, |docker| {
+                let mut stats = docker.stats(name, Some(options.clone()));
+                async move { stats.next().await.transpose() }
+            })
+            .await;
+        match seen {
+            Ok(seen) => Ok(seen.as_ref().and_then(stats::usage)),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        let doing = "read the machine's memory";
+        let info = self.connection.call(doing, STATS, |docker| async move { docker.info().await }).await?;
+        let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+        memory.ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no MemTotal")))
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`answer`] | what stands in an answer |
 //! | [`backoff`] | when a registry may be asked |
 //! | [`fault`] | failures in stable words |
+//! | [`current`] | the client in use, which a changed configuration exchanges |
 //!
 //! Every registry host has slots, a back-off and a memory of its own, so that none can hold up another.
 
@@ -17,6 +18,7 @@ mod auth;
 mod backoff;
 mod challenge;
 mod credentials;
+mod current;
 mod fault;
 pub(crate) mod tls;
 mod transport;
@@ -31,6 +33,7 @@ use self::auth::Access;
 use self::backoff::Gate;
 use self::challenge::Challenge;
 pub use self::credentials::{Credentials, Login};
+pub use self::current::CurrentRegistry;
 use self::fault::Fault;
 use self::transport::{Outgoing, Transport};
 use super::{Registry, RegistryError, Urgency};

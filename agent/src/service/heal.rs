@@ -1,0 +1,416 @@
+//! The healer: which container is unwell, when it is restarted, and when to give up (DECISIONS 5, DOMAIN 4.3).
+//!
+//! Level-triggered: everything follows from how the containers look and from who was told to stop; events only
+//! make the next look come sooner. A container is known by its name, which outlives its replacement.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ServiceConfig;
+use crate::ports::{Container, HealthState, State};
+
+use super::fact::StopTimes;
+
+/// An end of a process is a verdict only after this: the stop that was asked for may still be on its way to us,
+/// and so may the engine's own restart (DOMAIN 4.3).
+const SETTLE_END: Duration = Duration::from_secs(2);
+/// After the engine came back it restarts containers itself; ours is the rest.
+const SETTLE_ENGINE: Duration = Duration::from_secs(6);
+/// A stop that was asked for so shortly before the engine went away was the engine's own shutdown.
+const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
+/// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
+const LOOP_RESTARTS: u64 = 3;
+/// See [`LOOP_RESTARTS`].
+const LOOP_WINDOW: Duration = Duration::from_mins(1);
+/// A container that waits between two runs and was restarted so often loops with a long pause.
+const LOOP_COUNT: u64 = 5;
+
+/// What must last about one container that is, or was, unwell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Patient {
+    /// Restarts in a row that did not help.
+    pub failures: u32,
+    /// When it was restarted last.
+    pub last_restart: Option<Timestamp>,
+    /// The healer gave up on it.
+    pub exhausted: bool,
+    /// What is wrong with it, since when, and whether that was said.
+    pub illness: Option<Illness>,
+    /// Begin of the restart whose effect is being watched.
+    pub watched_since: Option<Timestamp>,
+}
+
+impl Patient {
+    /// Whether the healer is at work on it.
+    pub fn is_in_treatment(&self) -> bool {
+        let ill = self.illness.as_ref().is_some_and(|illness| illness.said);
+        !self.exhausted && (ill || self.watched_since.is_some())
+    }
+}
+
+/// What is wrong with a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Illness {
+    /// In words, as it goes into an entry's reason.
+    pub what: String,
+    /// Whether its process ended (else: it runs and is unhealthy).
+    pub ended: bool,
+    /// Since when.
+    pub since: Timestamp,
+    /// Whether it was said.
+    pub said: bool,
+}
+
+/// How a container looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Condition {
+    Well,
+    /// Runs, and its health check has no verdict yet.
+    Starting,
+    /// Nothing that a healer should touch: stopped on purpose, a one-shot that is done, paused, being removed.
+    Resting,
+    Ill {
+        what: String,
+        ended: bool,
+        settle: Duration,
+    },
+}
+
+/// What the healer knows and remembers of one service.
+#[derive(Debug, Default)]
+pub(super) struct Healer {
+    /// Stops that the engine itself made when it went away.
+    cut_off: StopTimes,
+    /// Restart counts by policy: container ID to begin of the window and count at that time.
+    windows: BTreeMap<String, (Timestamp, u64)>,
+    /// Container IDs by name, of those that the last look found unwell.
+    ill_now: BTreeMap<String, String>,
+}
+
+/// What a look leads to.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Entries to write.
+    pub entries: Vec<AuditEntry>,
+    /// Restarts that turned out not to help.
+    pub failures: u64,
+    /// When to look again although nothing happens.
+    pub look_at: Option<Timestamp>,
+}
+
+impl Healer {
+    /// The engine went away: the stops of the last seconds were its own.
+    pub(super) fn engine_gap(&mut self, stops: &mut StopTimes, now: Timestamp) {
+        let own: Vec<String> = stops
+            .iter()
+            .filter(|(_, at)| now.duration_since(**at) <= signed(ENGINE_SHUTDOWN))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in own {
+            if let Some(at) = stops.remove(&id) {
+                self.cut_off.insert(id, at);
+            }
+        }
+    }
+
+    /// Nothing is restarted before the next look.
+    pub(super) fn look_first(&mut self) {
+        self.ill_now.clear();
+    }
+
+    /// A stop is told (again, when the event stream is replayed after it merely broke off).
+    pub(super) fn stopped(&mut self, id: &str) {
+        self.cut_off.remove(id);
+    }
+
+    /// Looks at all containers; updates what is remembered and says what is new.
+    pub(super) fn look(
+        &mut self,
+        patients: &mut BTreeMap<String, Patient>,
+        containers: &[Container],
+        stops: &StopTimes,
+        config: &ServiceConfig,
+        now: Timestamp,
+    ) -> Findings {
+        let mut findings = Findings::default();
+        self.ill_now.clear();
+        self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
+        for container in containers {
+            let condition = self.condition(container, stops, now);
+            if matches!(condition, Condition::Ill { .. }) {
+                self.ill_now.insert(container.name.clone(), container.id.clone());
+            }
+            let known = patients.get(&container.name);
+            if known.is_none() && !matches!(condition, Condition::Ill { .. }) {
+                continue;
+            }
+            let mut patient = known.cloned().unwrap_or_default();
+            visit(&mut patient, container, &condition, config, now, &mut findings);
+            if patient == Patient::default() {
+                patients.remove(&container.name);
+            } else {
+                patients.insert(container.name.clone(), patient);
+            }
+        }
+        findings
+    }
+
+    /// The container to restart now, if there is one: name and ID.
+    pub(super) fn due(
+        &self,
+        patients: &BTreeMap<String, Patient>,
+        config: &ServiceConfig,
+        now: Timestamp,
+    ) -> Option<(String, String)> {
+        patients
+            .iter()
+            .filter(|(_, patient)| restart_at(patient, config).is_some_and(|at| at <= now))
+            .find_map(|(name, _)| Some((name.clone(), self.ill_now.get(name)?.clone())))
+    }
+
+    /// When the next restart is due.
+    pub(super) fn wake_at(
+        &self,
+        patients: &BTreeMap<String, Patient>,
+        config: &ServiceConfig,
+    ) -> Option<Timestamp> {
+        let ill = patients.iter().filter(|(name, _)| self.ill_now.contains_key(*name));
+        ill.filter_map(|(_, patient)| restart_at(patient, config)).min()
+    }
+
+    fn condition(&mut self, container: &Container, stops: &StopTimes, now: Timestamp) -> Condition {
+        let ill = |what: String, ended: bool| Condition::Ill { what, ended, settle: SETTLE_END };
+        match container.state {
+            State::Running | State::Restarting if self.loops(container, now) => ill(
+                format!(
+                    "keeps crashing: restarted {} times, exit code {}",
+                    container.restart_count, container.exit_code
+                ),
+                true,
+            ),
+            // The engine is at it.
+            State::Restarting => Condition::Starting,
+            State::Running => match container.health {
+                Some(HealthState::Unhealthy) => {
+                    let mut what = "unhealthy".to_owned();
+                    if !container.health_output.is_empty() {
+                        what.push_str(&format!(": {}", container.health_output));
+                    }
+                    Condition::Ill { what, ended: false, settle: Duration::ZERO }
+                }
+                Some(HealthState::Starting) => Condition::Starting,
+                Some(HealthState::Healthy) | None => Condition::Well,
+            },
+            State::Created if !container.error.is_empty() => {
+                ill(format!("could not be started: {}", container.error), true)
+            }
+            // Frozen by someone, on its way out, or in the middle of somebody's deploy.
+            State::Paused | State::Removing | State::Created => Condition::Resting,
+            State::Dead => ill("dead: the engine could not remove it".to_owned(), true),
+            State::Exited => {
+                let since_start = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);
+                if stops.get(&container.id).is_some_and(since_start) {
+                    Condition::Resting
+                } else if self.cut_off.get(&container.id).is_some_and(since_start) {
+                    let what = "stopped by the engine when it went away".to_owned();
+                    Condition::Ill { what, ended: true, settle: SETTLE_ENGINE }
+                } else if container.oom_killed {
+                    ill("out of memory".to_owned(), true)
+                } else if container.exit_code != 0 {
+                    ill(format!("exited with code {}", container.exit_code), true)
+                } else {
+                    Condition::Resting
+                }
+            }
+        }
+    }
+
+    /// Whether its own restart policy goes round in circles.
+    fn loops(&mut self, container: &Container, now: Timestamp) -> bool {
+        let window = self.windows.entry(container.id.clone()).or_insert((now, container.restart_count));
+        if now.duration_since(window.0) > signed(LOOP_WINDOW) || container.restart_count < window.1 {
+            *window = (now, container.restart_count);
+        }
+        container.restart_count - window.1 >= LOOP_RESTARTS
+            || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
+    }
+}
+
+/// Marks the restart of a container as begun. Written down before it is done.
+pub(super) fn begin_restart(patient: &mut Patient, now: Timestamp) {
+    patient.last_restart = Some(now);
+    patient.watched_since = Some(now);
+}
+
+/// The engine refused to restart a container: that did not help either.
+pub(super) fn refused(
+    patient: &mut Patient,
+    config: &ServiceConfig,
+    name: &str,
+    why: &str,
+    now: Timestamp,
+) -> AuditEntry {
+    patient.watched_since = None;
+    patient.failures += 1;
+    let message =
+        format!("the restart of {name} did not help ({} of {})", patient.failures, config.heal_max_restarts);
+    let mut entry = AuditEntry::new(now, &config.name, Kind::RESTART_FAILED, Level::Error, message);
+    entry.container = Some(name.to_owned());
+    entry.reason = Some(why.to_owned());
+    patient.illness = Some(Illness { what: why.to_owned(), ended: true, since: now, said: true });
+    entry
+}
+
+/// A person wants another try.
+pub(super) fn forgive(patients: &mut BTreeMap<String, Patient>) {
+    for patient in patients.values_mut() {
+        patient.failures = 0;
+        patient.exhausted = false;
+        patient.last_restart = None;
+    }
+}
+
+/// When a patient is to be restarted.
+fn restart_at(patient: &Patient, config: &ServiceConfig) -> Option<Timestamp> {
+    let illness = patient.illness.as_ref().filter(|illness| illness.said)?;
+    if !config.auto_heal || patient.exhausted || patient.watched_since.is_some() {
+        return None;
+    }
+    Some(patient.last_restart.map_or(illness.since, |last| last + config.heal_cooldown))
+}
+
+/// One container, one look.
+fn visit(
+    patient: &mut Patient,
+    container: &Container,
+    condition: &Condition,
+    config: &ServiceConfig,
+    now: Timestamp,
+    findings: &mut Findings,
+) {
+    let entry = |kind: Kind, level: Level, message: String| {
+        let mut entry = AuditEntry::new(now, &config.name, kind, level, message);
+        entry.container = Some(container.name.clone());
+        entry
+    };
+    let name = &container.name;
+
+    if let Some(since) = patient.watched_since {
+        let budget = container.health_timing.map_or(config.health_grace, |timing| timing.budget());
+        let over = now >= since + budget;
+        // What is seen before the restart took effect is the old run.
+        let fresh = container.started_at.is_some_and(|start| start >= since);
+        let helped = match condition {
+            Condition::Well if container.health_timing.is_some() && fresh => Some(true),
+            Condition::Well => over.then_some(true),
+            Condition::Ill { .. } if fresh || over => Some(false),
+            Condition::Resting => Some(true),
+            Condition::Starting | Condition::Ill { .. } => over.then_some(false),
+        };
+        match helped {
+            None => {
+                later(&mut findings.look_at, (since + budget).max(now + Duration::from_secs(1)));
+                return;
+            }
+            Some(true) => {
+                let rested = *condition == Condition::Resting;
+                *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
+                if !rested {
+                    findings.entries.push(entry(
+                        Kind::RESTARTED,
+                        Level::Info,
+                        format!("the restart of {name} helped; it is well again"),
+                    ));
+                }
+            }
+            Some(false) => {
+                findings.failures += 1;
+                let what = match condition {
+                    Condition::Ill { what, .. } => what.clone(),
+                    _ => "not healthy within its own health-check time".to_owned(),
+                };
+                findings.entries.push(refused(patient, config, name, &what, now));
+            }
+        }
+    } else {
+        match condition {
+            Condition::Ill { what, ended, settle } => {
+                let illness = patient.illness.get_or_insert_with(|| Illness {
+                    what: what.clone(),
+                    ended: *ended,
+                    since: now,
+                    said: false,
+                });
+                if !illness.said && illness.what != *what {
+                    illness.what.clone_from(what);
+                    illness.ended = *ended;
+                }
+                let said_at = illness.since + *settle;
+                if !illness.said && now < said_at {
+                    later(&mut findings.look_at, said_at);
+                } else if !illness.said {
+                    illness.said = true;
+                    let (kind, verb) =
+                        if *ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
+                    let mut said = entry(kind, Level::Warning, format!("container {name} {verb}"));
+                    said.reason = Some(what.clone());
+                    findings.entries.push(said);
+                }
+            }
+            Condition::Well => {
+                let since = container.started_at.unwrap_or(now);
+                // Without a health check only time tells that it is well again.
+                let proven =
+                    container.health == Some(HealthState::Healthy) || now >= since + config.health_grace;
+                let said = patient.illness.as_ref().is_some_and(|illness| illness.said);
+                if !said {
+                    patient.illness = None;
+                } else if proven {
+                    findings.entries.push(entry(
+                        Kind::HEALTHY,
+                        Level::Info,
+                        format!("container {name} is well again"),
+                    ));
+                    *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
+                } else {
+                    later(&mut findings.look_at, since + config.health_grace);
+                }
+            }
+            Condition::Resting => *patient = Patient::default(),
+            Condition::Starting => {}
+        }
+    }
+
+    let ill = patient.illness.as_ref().is_some_and(|illness| illness.said) && patient.watched_since.is_none();
+    if ill && config.auto_heal && !patient.exhausted && patient.failures >= config.heal_max_restarts {
+        patient.exhausted = true;
+        let message = format!(
+            "gave up on container {name} after {} restarts that did not help; someone must look at it",
+            patient.failures
+        );
+        let mut said = entry(Kind::EXHAUSTED, Level::Critical, message);
+        said.reason = patient.illness.as_ref().map(|illness| illness.what.clone());
+        findings.entries.push(said);
+    }
+    // A cooldown that is over, and nothing else, is worth forgetting.
+    if patient.illness.is_none() && patient.watched_since.is_none() && patient.failures == 0 {
+        let cooling = patient.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
+        if !cooling {
+            *patient = Patient::default();
+        }
+    }
+}
+
+fn later(slot: &mut Option<Timestamp>, at: Timestamp) {
+    *slot = Some(slot.map_or(at, |old| old.min(at)));
+}
+
+fn signed(time: Duration) -> jiff::SignedDuration {
+    jiff::SignedDuration::try_from(time).unwrap_or(jiff::SignedDuration::MAX)
+}

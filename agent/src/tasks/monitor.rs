@@ -1,0 +1,200 @@
+//! Measures what the running containers use, every `monitor.stats_interval` (spec 1.7).
+//!
+//! The engine only counts; what is used is the difference of two readings. A container that is new gets its second
+//! reading after two seconds, so that numbers are there soon; from then on all are read side by side.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Fleet;
+use crate::live;
+use crate::ports::{Engine, EngineError, Usage};
+use crate::service::fact::{ContainerUse, Fact, Measurement};
+
+use super::worker::Command;
+
+/// How soon a container that is new is seen, and read for the second time.
+const SOON: Duration = Duration::from_secs(2);
+/// Readings under way at once.
+const PARALLEL: usize = 32;
+
+/// The task that measures.
+pub struct Monitor {
+    /// Whose containers, and whom to tell.
+    pub fleet: Arc<Fleet>,
+    /// Whom to ask.
+    pub engine: Arc<dyn Engine>,
+    /// How often.
+    pub live: live::Watch,
+}
+
+/// What is known of one container.
+struct Known {
+    last: Usage,
+    used: Option<ContainerUse>,
+}
+
+#[derive(Default)]
+struct Readings {
+    machine_memory: Option<u64>,
+    containers: HashMap<String, Known>,
+}
+
+impl Monitor {
+    /// Measures until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut readings = Readings::default();
+        let mut round: Option<Instant> = None;
+        loop {
+            let interval = self.live.borrow_and_update().config.monitor.stats_interval;
+            let now = Instant::now();
+            let whole = round.is_none_or(|begun| now >= begun + interval);
+            if whole {
+                round = Some(now);
+            }
+            let pass = async {
+                if let Err(error) = self.pass(&mut readings, whole).await {
+                    tracing::debug!(%error, "nothing was measured this time");
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = pass => {}
+            }
+            let next = round.map_or(interval, |begun| (begun + interval).duration_since(Instant::now()));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(next.min(SOON)) => {}
+            }
+        }
+    }
+
+    /// Reads all running containers (`whole`), or only those of which nothing can be said yet.
+    async fn pass(&self, readings: &mut Readings, whole: bool) -> Result<(), EngineError> {
+        let workers = self.fleet.workers();
+        let mut services = Vec::new();
+        let mut all = HashSet::new();
+        for worker in workers.iter().filter(|worker| !worker.config.silent) {
+            let ids = worker.snapshot.borrow().running.clone();
+            all.extend(ids.iter().cloned());
+            services.push((worker, ids));
+        }
+        readings.containers.retain(|id, _| all.contains(id));
+        let unknown = |id: &String| readings.containers.get(id).is_none_or(|known| known.used.is_none());
+        let asked: HashSet<String> = all.into_iter().filter(|id| whole || unknown(id)).collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let machine_memory = match readings.machine_memory {
+            Some(memory) if !whole => memory,
+            _ => *readings.machine_memory.insert(self.engine.machine_memory().await?),
+        };
+        let engine = self.engine.as_ref();
+        let answers: Vec<_> = stream::iter(asked.clone())
+            .map(|id| async move {
+                let answer = engine.stats(&id).await;
+                (id, answer)
+            })
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        for (id, answer) in answers {
+            match answer {
+                Ok(Some(usage)) => readings.note(&id, usage, machine_memory),
+                Err(error) if error.is_unavailable() => return Err(error),
+                // Gone or stopped meanwhile, or not understood.
+                Ok(None) | Err(_) => {
+                    readings.containers.remove(&id);
+                }
+            }
+        }
+        for (worker, ids) in services {
+            if !ids.iter().any(|id| asked.contains(id)) {
+                continue;
+            }
+            let used = |id: String| readings.containers.get(&id)?.used.map(|used| (id, used));
+            let containers: BTreeMap<_, _> = ids.into_iter().filter_map(used).collect();
+            if !containers.is_empty() {
+                let measurement = Measurement { whole, machine_memory, containers };
+                // A worker that is gone was removed or is about to be.
+                let _ = worker.inbox.send(Command::Fact(Fact::Measured(measurement)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Readings {
+    fn note(&mut self, id: &str, usage: Usage, machine_memory: u64) {
+        let earlier = self.containers.get(id).map(|known| known.last);
+        let used =
+            earlier.and_then(|earlier| cpu_percent(&earlier, &usage)).map(|cpu_percent| ContainerUse {
+                cpu_percent,
+                memory: usage.memory,
+                memory_limit: usage.memory_limit.filter(|limit| *limit < machine_memory),
+            });
+        self.containers.insert(id.to_owned(), Known { last: usage, used });
+    }
+}
+
+/// CPU time per time that went by, in percent of one core. `None` where the two can't be compared: the container was
+/// started anew (its count begins at zero), or the engine's clock was set.
+///
+/// Time goes by the reading's own stamp. The machine's count of CPU time, which Docker's client divides by, comes to
+/// the same there and is something else in podman (DOMAIN 5).
+fn cpu_percent(earlier: &Usage, later: &Usage) -> Option<f64> {
+    let time =
+        Duration::try_from(later.read.duration_since(earlier.read)).ok().filter(|time| !time.is_zero())?;
+    let used = later.cpu.checked_sub(earlier.cpu)?;
+    let percent = used.as_secs_f64() / time.as_secs_f64() * 100.0;
+    // More than all cores can do, by more than the stamps are off: the clock was set back.
+    (percent <= f64::from(later.cores) * 110.0 + 10.0).then_some(percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn usage(read_ms: i64, cpu_ms: u64, cores: u32) -> Usage {
+        let read = Timestamp::from_millisecond(1_800_000_000_000 + read_ms).unwrap();
+        Usage { read, cpu: Duration::from_millis(cpu_ms), cores, memory: 5, memory_limit: Some(100) }
+    }
+
+    #[test]
+    fn cpu_is_what_was_used_between_two_readings() {
+        let earlier = usage(0, 1000, 4);
+        for (what, later, expected) in [
+            ("half a core", usage(10_000, 6000, 4), Some(50.0)),
+            ("three cores", usage(10_000, 31_000, 4), Some(300.0)),
+            ("frozen", usage(10_000, 1000, 4), Some(0.0)),
+            ("started anew", usage(10_000, 999, 4), None),
+            ("the same reading", usage(0, 1000, 4), None),
+            ("the clock went back", usage(-10_000, 6000, 4), None),
+            ("the clock went back, but not so far", usage(100, 6000, 4), None),
+        ] {
+            assert_eq!(cpu_percent(&earlier, &later), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn one_reading_says_nothing_and_no_limit_is_the_machines() {
+        let mut readings = Readings::default();
+        readings.note("a", usage(0, 0, 1), 100);
+        assert!(readings.containers["a"].used.is_none());
+        readings.note("a", usage(1000, 500, 1), 100);
+        let expected = ContainerUse { cpu_percent: 50.0, memory: 5, memory_limit: None };
+        assert_eq!(readings.containers["a"].used, Some(expected), "a limit as large as the machine is none");
+        readings.note("a", usage(2000, 0, 1), 101);
+        assert!(readings.containers["a"].used.is_none(), "started anew");
+        readings.note("a", usage(3000, 0, 1), 101);
+        assert_eq!(readings.containers["a"].used.unwrap().memory_limit, Some(100));
+    }
+}

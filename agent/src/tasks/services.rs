@@ -1,0 +1,354 @@
+//! Starts the workers, and on SIGHUP brings them in line with the file as it is then (DECISIONS 2).
+//!
+//! A service whose configuration is the same is not touched. One that changed or went away ends as at a shutdown:
+//! a step under way gets its time, what is left of a deployment stays in the journal. What changed begins again from
+//! there, under its new configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use tokio::signal::unix::Signal;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::PROGRAM;
+use crate::config::{Config, ConfigFaults, ConfigSource, RegistryConfig, ServiceConfig};
+use crate::fleet::Workers;
+use crate::live::Live;
+use crate::ports::registry::{CurrentRegistry, RegistryClient};
+use crate::ports::{Registry, Urgency};
+use crate::service::{Durable, unsaid};
+
+use super::cycle::Cycle;
+use super::systemd::ServiceManager;
+use super::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
+
+/// Longest time that the workers get to end; each has a shorter one of its own.
+const STOP_GRACE: Duration = Duration::from_secs(25);
+
+/// Makes a client for a registry.
+pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
+
+/// The task that has the workers.
+pub struct Services {
+    world: World,
+    source: ConfigSource,
+    registry: Arc<CurrentRegistry>,
+    make_registry: MakeRegistry,
+    manager: Arc<ServiceManager>,
+    workers: watch::Sender<Workers>,
+    live: watch::Sender<Live>,
+    /// Warnings of the start that stay true.
+    notices: Vec<String>,
+    tasks: TaskSet,
+    running: HashMap<String, Running>,
+    stop: CancellationToken,
+}
+
+/// A worker's task.
+struct Running {
+    stop: CancellationToken,
+    /// Its other end is dropped with the task.
+    ended: oneshot::Receiver<()>,
+}
+
+/// What the workers and their configuration come from.
+pub struct Origin {
+    /// Where the configuration is read again.
+    pub source: ConfigSource,
+    /// What the workers ask; exchanged when `registry.url` changes.
+    pub registry: Arc<CurrentRegistry>,
+    /// How to make another.
+    pub make_registry: MakeRegistry,
+    /// Who is told about it.
+    pub manager: Arc<ServiceManager>,
+}
+
+impl Services {
+    /// Starts a worker for each service. `written`: the last entries in the audit file, `None` where there is none;
+    /// what a crash kept from being written is said again. `notices`: warnings of the start.
+    pub async fn start(
+        config: Config,
+        origin: Origin,
+        world: World,
+        written: Option<&[AuditEntry]>,
+        notices: Vec<String>,
+        stop: CancellationToken,
+    ) -> Self {
+        let live = Live { config: Arc::new(config), warnings: Arc::default() };
+        let services = live.config.services.clone();
+        let mut this = Self {
+            world,
+            source: origin.source,
+            registry: origin.registry,
+            make_registry: origin.make_registry,
+            manager: origin.manager,
+            workers: watch::Sender::new(Workers::from([])),
+            live: watch::Sender::new(live),
+            notices,
+            tasks: TaskSet::new(),
+            running: HashMap::new(),
+            stop,
+        };
+        let mut handles = Vec::with_capacity(services.len());
+        for service in services {
+            handles.push(this.begin(service, written).await);
+        }
+        this.workers.send_replace(handles.into());
+        let warnings = [&this.notices[..], &this.live.borrow().config.warnings[..]].concat();
+        this.live.send_modify(|live| live.warnings = Arc::new(warnings));
+        this
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> watch::Receiver<Workers> {
+        self.workers.subscribe()
+    }
+
+    /// The configuration in force.
+    pub fn live(&self) -> watch::Receiver<Live> {
+        self.live.subscribe()
+    }
+
+    /// Reads the file again at each of `hangups` until the program stops, then waits for the workers. Ends unasked
+    /// when a worker has panicked.
+    pub async fn run(mut self, mut hangups: Signal) {
+        let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tasks.panicked() => return,
+                Some(()) = hangups.recv() => self.reload().await,
+            }
+        }
+        tasks.finish(STOP_GRACE).await;
+    }
+
+    async fn reload(&mut self) {
+        self.manager.reloading();
+        let source = self.source.clone();
+        let loaded = tokio::task::spawn_blocking(move || source.load()).await;
+        match loaded {
+            Ok(Ok(config)) => self.take_over(config).await,
+            Ok(Err(faults)) => self.refuse(&in_one_line(&faults)),
+            Err(_) => self.refuse("reading the file failed"),
+        }
+        self.manager.ready(self.workers.borrow().len());
+    }
+
+    fn refuse(&self, reason: &str) {
+        let message = "the configuration was read again and refused; the one in force stays";
+        let mut entry = self.entry(Kind::CONFIG_REJECTED, Level::Error, message.to_owned());
+        entry.reason = Some(reason.to_owned());
+        self.say(entry);
+        let mut warnings = self.live.borrow().config.warnings.clone();
+        warnings.push(format!("configuration: the file has faults and is not in force: {reason}"));
+        self.warn(warnings);
+    }
+
+    /// Puts a valid file into force.
+    async fn take_over(&mut self, mut config: Config) {
+        let old = self.live.borrow().config.clone();
+        if !same_registry(&old.registry, &config.registry) {
+            match (self.make_registry)(&config.registry) {
+                Ok(client) => self.registry.exchange(Arc::new(client)),
+                Err(error) => return self.refuse(&format!("registry: {error:#}")),
+            }
+        }
+        let fixed = keep_fixed(&old, &mut config);
+        let mut notes = Vec::new();
+
+        let before = self.workers.borrow().clone();
+        let stays = |handle: &Handle| config.services.iter().any(|service| *service == *handle.config);
+        let wanted = |name: &str| config.services.iter().any(|service| service.name == name);
+        let leaving: Vec<String> =
+            before.iter().filter(|h| !stays(h)).map(|handle| handle.config.name.clone()).collect();
+        let (changed, removed): (Vec<String>, Vec<String>) =
+            leaving.into_iter().partition(|name| wanted(name));
+        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
+        self.end(changed.iter().chain(&removed)).await;
+        if self.stop.is_cancelled() {
+            return;
+        }
+        for name in &removed {
+            if self.restore(name).await.deployment.is_some() {
+                notes.push(format!(
+                    "{name} was in the middle of a deployment, which goes on when the service is configured again"
+                ));
+            }
+        }
+
+        let mut added = Vec::new();
+        let mut fresh = Vec::new();
+        let mut handles = Vec::with_capacity(config.services.len());
+        for service in &config.services {
+            let same = before.iter().find(|handle| *handle.config == *service).cloned();
+            if let Some(handle) = same {
+                handles.push(handle);
+                continue;
+            }
+            if !changed.contains(&service.name) {
+                added.push(service.name.clone());
+            }
+            let handle = self.begin(service.clone(), None).await;
+            fresh.push(handle.clone());
+            handles.push(handle);
+        }
+        self.workers.send_replace(handles.into());
+
+        let untouched = config.services.len() - fresh.len();
+        let warnings = config.warnings.clone();
+        self.live.send_modify(|live| live.config = Arc::new(config));
+        let restart =
+            fixed.iter().map(|key| format!("{key}: has changed in the file, which needs a restart"));
+        self.warn(warnings.into_iter().chain(restart).collect());
+
+        let message = format!(
+            "the configuration was read again: {} services added, {} changed, {} removed, {untouched} untouched",
+            added.len(),
+            changed.len(),
+            removed.len()
+        );
+        let level = if fixed.is_empty() && notes.is_empty() { Level::Info } else { Level::Warning };
+        let mut entry = self.entry(Kind::CONFIG_RELOADED, level, message);
+        let fixed: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
+        let lists =
+            [("added", &added), ("changed", &changed), ("removed", &removed), ("needs a restart", &fixed)];
+        let told = lists.iter().filter(|(_, names)| !names.is_empty());
+        notes.splice(..0, told.map(|(what, names)| format!("{what}: {}", names.join(", "))));
+        entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
+        self.say(entry);
+        self.check(&fresh);
+    }
+
+    /// Asks these to check now: the next cycle may be hours away.
+    fn check(&self, workers: &[Handle]) {
+        let registry: Arc<dyn Registry> = self.registry.clone();
+        let cycle = Cycle::new(registry, Urgency::Routine);
+        for worker in workers {
+            let (done, _) = oneshot::channel();
+            let _ = worker.inbox.send(Command::Check(cycle.clone(), done));
+        }
+    }
+
+    /// Ends workers and waits for them.
+    async fn end(&mut self, names: impl Iterator<Item = &String>) {
+        let ending: Vec<Running> = names.filter_map(|name| self.running.remove(name)).collect();
+        for worker in &ending {
+            worker.stop.cancel();
+        }
+        for worker in ending {
+            // Nothing is ever sent: it ends with the task.
+            let _ = worker.ended.await;
+        }
+    }
+
+    /// Starts a worker as it was left.
+    async fn begin(&mut self, service: ServiceConfig, written: Option<&[AuditEntry]>) -> Handle {
+        let name = service.name.clone();
+        let durable = self.restore(&name).await;
+        for entry in written.map(|written| unsaid(&durable.said, written)).unwrap_or_default() {
+            self.say(entry);
+        }
+        let everyone = self.workers.subscribe();
+        let elsewhere: BlockedElsewhere =
+            Arc::new(move |project, name| blocked_elsewhere(&everyone.borrow().clone(), project, name));
+        let (worker, handle) = Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere);
+        let stop = self.stop.child_token();
+        let (end, ended) = oneshot::channel::<()>();
+        let work = worker.run(stop.clone());
+        self.tasks.spawn(format!("service {name}"), async move {
+            let _end = end;
+            work.await;
+        });
+        self.running.insert(name, Running { stop, ended });
+        handle
+    }
+
+    /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
+    async fn restore(&mut self, name: &str) -> Durable {
+        let store = &self.world.store;
+        let row = match store.get(&state_key(name)).await {
+            Ok(row) => row,
+            Err(error) => {
+                self.notices.push(format!("{name}: its state can't be read, it starts afresh: {error}"));
+                return Durable::default();
+            }
+        };
+        let Some(row) = row else { return Durable::default() };
+        match serde_json::from_slice(&row) {
+            Ok(durable) => durable,
+            Err(error) => {
+                let notice = format!(
+                    "{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}"
+                );
+                tracing::error!("{notice}");
+                self.notices.push(notice);
+                if let Err(error) = store.put(&format!("damaged/{name}"), row).await {
+                    tracing::error!(%error, "the damaged state could not be kept");
+                }
+                Durable::default()
+            }
+        }
+    }
+
+    /// Shows these warnings, after those of the start.
+    fn warn(&self, warnings: Vec<String>) {
+        for warning in &warnings {
+            tracing::warn!("configuration: {warning}");
+        }
+        let all = [self.notices.clone(), warnings].concat();
+        self.live.send_modify(|live| live.warnings = Arc::new(all));
+    }
+
+    fn entry(&self, kind: Kind, level: Level, message: String) -> AuditEntry {
+        AuditEntry::new(self.world.clock.now(), PROGRAM, kind, level, message)
+    }
+
+    fn say(&self, entry: AuditEntry) {
+        (self.world.record)(entry);
+    }
+}
+
+/// Whether the client of one serves the other: only the time between two cycles may differ.
+fn same_registry(a: &RegistryConfig, b: &RegistryConfig) -> bool {
+    *a == RegistryConfig { poll_interval: a.poll_interval, ..b.clone() }
+}
+
+/// Takes over from `old` what can't change while the program runs, and names the keys where that makes a difference.
+fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
+    fn keep<T: PartialEq + Clone>(key: &'static str, old: &T, new: &mut T) -> Option<&'static str> {
+        let differs = old != new;
+        new.clone_from(old);
+        differs.then_some(key)
+    }
+    let kept = [
+        keep("runtime", &old.runtime, &mut new.runtime),
+        keep("api.address", &old.api.addresses, &mut new.api.addresses),
+        keep("api.allowed_hosts", &old.api.allowed_hosts, &mut new.api.allowed_hosts),
+        keep("audit.path", &old.audit_path, &mut new.audit_path),
+        keep("state.path", &old.state_path, &mut new.state_path),
+        keep("notifications", &old.notifications, &mut new.notifications),
+        keep("push", &old.push, &mut new.push),
+    ];
+    kept.into_iter().flatten().collect()
+}
+
+fn in_one_line(faults: &ConfigFaults) -> String {
+    faults.to_string().lines().collect::<Vec<_>>().join("; ")
+}
+
+/// What is blocked in a project by services other than `name`, as they show it now.
+fn blocked_elsewhere(
+    everyone: &[Handle],
+    project: &str,
+    name: &str,
+) -> Vec<(crate::image::Reference, crate::image::Digest)> {
+    let others = everyone.iter().filter(|handle| {
+        handle.config.compose_project.as_deref() == Some(project) && handle.config.name != name
+    });
+    others.flat_map(|handle| handle.snapshot.borrow().blocked_references.clone()).collect()
+}

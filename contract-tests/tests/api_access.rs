@@ -1,0 +1,211 @@
+//! The agent's API by itself: who may ask, how refusals look. No engine is needed.
+
+use contract_tests::{Agent, Reply, request};
+use evenkeel_common::wire::AuditEntry;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// An agent whose engine is not there, with one service that does not update.
+fn agent(more: &Value) -> (Agent, TempDir) {
+    let folder = tempfile::Builder::new().prefix("ektest-api-").tempdir().expect("a folder can be made");
+    let file = folder.path().join("compose.yml");
+    std::fs::write(&file, "services: {}\n").expect("a file can be written");
+    let mut config = json!({
+        "services": [
+            { "name": "idle", "compose_files": [file], "compose_project": "ektest-idle" },
+            { "name": "fileless", "compose_project": "ektest-fileless" },
+            { "name": "wrong", "auto_update": true },
+        ],
+    });
+    for (key, value) in more.as_object().expect("it is an object") {
+        config[key] = value.clone();
+    }
+    let socket = format!("unix://{}/no-engine.sock", folder.path().display());
+    let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
+    (agent, folder)
+}
+
+fn ask(agent: &Agent, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    request(agent.address(), method, path, headers, &[]).expect("the agent answers")
+}
+
+#[track_caller]
+fn assert_refused(reply: &Reply, status: u16) {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    assert!(
+        reply.header("content-type").is_some_and(|kind| kind.starts_with("application/json")),
+        "{reply:?}"
+    );
+    assert!(reply.json()["error"].as_str().is_some_and(|text| !text.is_empty()), "{}", reply.text());
+}
+
+#[test]
+fn only_hosts_that_are_ours_may_be_asked_for() {
+    let (agent, _folder) = agent(&json!({ "api": { "allowed_hosts": ["boat.example"] } }));
+    let port = agent.address().rsplit(':').next().unwrap().to_owned();
+    for host in ["127.0.0.1", "localhost", "[::1]", "192.0.2.7", "boat.example", "BOAT.example."] {
+        for host in [host.to_owned(), format!("{host}:{port}")] {
+            assert_eq!(ask(&agent, "GET", "/status", &[("Host", &host)]).status, 200, "{host}");
+        }
+    }
+    for host in
+        ["evil.example", "boat.example.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
+    {
+        for path in ["/status", "/audit", "/blocked", "/status/idle", "/errored", "/not-found"] {
+            let reply = ask(&agent, "GET", path, &[("Host", host)]);
+            assert_refused(&reply, 403);
+            assert!(reply.text().contains("api.allowed_hosts"), "it names the key to set: {}", reply.text());
+        }
+        assert_refused(&ask(&agent, "POST", "/trigger", &[("Host", host)]), 403);
+        assert_ne!(ask(&agent, "GET", "/health", &[("Host", host)]).status, 403);
+    }
+}
+
+#[test]
+fn a_page_of_another_site_can_change_nothing() {
+    let (agent, _folder) = agent(&json!({}));
+    let own = format!("http://{}", agent.address());
+    for (name, value) in [
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Origin", "http://127.0.0.1:1"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ] {
+        for (method, path) in [
+            ("POST", "/trigger"),
+            ("POST", "/redeploy/idle"),
+            ("POST", "/unblock/idle"),
+            ("DELETE", "/blocked/idle"),
+        ] {
+            assert_refused(&ask(&agent, method, path, &[(name, value)]), 403);
+        }
+    }
+    for headers in
+        [&[][..], &[("Origin", own.as_str())], &[("Origin", own.as_str()), ("Sec-Fetch-Site", "same-origin")]]
+    {
+        assert_eq!(ask(&agent, "POST", "/trigger", headers).status, 200, "{headers:?}");
+    }
+    let reply = ask(&agent, "GET", "/status", &[("Origin", "http://evil.example")]);
+    assert_eq!(reply.header("access-control-allow-origin"), None, "no CORS headers");
+}
+
+#[test]
+fn refusals_are_json_and_say_what_is_allowed() {
+    let (agent, _folder) = agent(&json!({}));
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "/status/nobody", 404),
+        ("GET", "/status/idle/", 404),
+        ("GET", "/status/%2e%2e", 404),
+        ("POST", "/trigger/nobody", 404),
+        ("POST", "/redeploy/nobody", 404),
+        ("POST", "/unblock/nobody", 404),
+        ("DELETE", "/blocked/nobody", 404),
+        ("POST", "/trigger/wrong", 404),
+    ] {
+        assert_refused(&ask(&agent, method, path, &[]), status);
+    }
+    for (method, path, allowed) in [
+        ("POST", "/status", "GET"),
+        ("DELETE", "/status/idle", "GET"),
+        ("GET", "/trigger", "POST"),
+        ("GET", "/trigger/idle", "POST"),
+        ("PUT", "/audit", "GET"),
+        ("GET", "/redeploy/idle", "POST"),
+        ("POST", "/blocked/idle", "DELETE"),
+    ] {
+        let reply = ask(&agent, method, path, &[]);
+        assert_refused(&reply, 405);
+        let allow = reply.header("allow").unwrap_or_default();
+        assert!(allow.split(',').any(|one| one.trim() == allowed), "{method} {path}: Allow: {allow}");
+    }
+}
+
+#[test]
+fn head_works_where_get_does() {
+    let (agent, _folder) = agent(&json!({}));
+    for path in ["/status", "/status/idle", "/blocked", "/not-found", "/errored", "/audit", "/health"] {
+        let (get, head) = (ask(&agent, "GET", path, &[]), ask(&agent, "HEAD", path, &[]));
+        assert_eq!(get.status, head.status, "{path}");
+        assert_eq!(get.header("content-type"), head.header("content-type"), "{path}");
+    }
+    assert_eq!(ask(&agent, "HEAD", "/status/nobody", &[]).status, 404);
+    assert_eq!(ask(&agent, "HEAD", "/trigger", &[]).status, 405);
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused() {
+    let (agent, _folder) = agent(&json!({}));
+    let large = vec![b'x'; (1 << 20) + 1];
+    assert_refused(&request(agent.address(), "POST", "/trigger", &[], &large).unwrap(), 413);
+    let fits = vec![b'x'; 1 << 20];
+    assert_eq!(request(agent.address(), "POST", "/trigger", &[], &fits).unwrap().status, 200);
+}
+
+#[test]
+fn the_audit_gives_as_many_entries_as_asked_for_newest_first() {
+    let (agent, _folder) = agent(&json!({}));
+    for _ in 0..3 {
+        agent.ask("POST", "/trigger");
+    }
+    contract_tests::wait_for(std::time::Duration::from_secs(20), "three entries", || {
+        let entries = agent.ask("GET", "/audit").json();
+        if entries.as_array().is_some_and(|all| all.len() >= 4) { Ok(()) } else { Err(entries.to_string()) }
+    });
+    let all = agent.ask("GET", "/audit");
+    let entries: Vec<AuditEntry> = serde_json::from_slice(&all.body).unwrap();
+    assert!(entries.windows(2).all(|pair| pair[0].timestamp >= pair[1].timestamp), "{entries:#?}");
+    for entry in all.json().as_array().unwrap() {
+        assert!(entry["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{entry}");
+    }
+    let two = agent.ask("GET", "/audit?limit=2").json();
+    assert_eq!(two.as_array().unwrap().len(), 2);
+    for limit in ["500", "501", "99999999999999999999999"] {
+        assert_eq!(agent.ask("GET", &format!("/audit?limit={limit}")).status, 200, "{limit}");
+    }
+    for limit in ["0", "-1", "x", "1.5", ""] {
+        assert_refused(&agent.ask("GET", &format!("/audit?limit={limit}")), 400);
+    }
+}
+
+#[test]
+fn without_an_audit_file_the_audit_is_empty() {
+    let (agent, _folder) = agent(&json!({ "audit": {} }));
+    agent.ask("POST", "/trigger");
+    let reply = agent.ask("GET", "/audit");
+    assert_eq!((reply.status, reply.json()), (200, json!([])));
+}
+
+#[test]
+fn without_an_engine_the_agent_lives_and_says_so() {
+    let (agent, _folder) = agent(&json!({}));
+    contract_tests::wait_for(std::time::Duration::from_secs(30), "health to be 503", || {
+        let reply = agent.ask("GET", "/health");
+        if reply.status == 503 { Ok(()) } else { Err(reply.text()) }
+    });
+    let health = agent.ask("GET", "/health").json();
+    assert_eq!(health["status"], "unavailable");
+    assert!(health["error"].as_str().is_some_and(|text| !text.is_empty()), "{health}");
+    let warnings = health["config_warnings"].to_string();
+    assert!(warnings.contains("wrong: "), "the skipped service and its reason are there: {warnings}");
+    let status = agent.status();
+    let names: Vec<&str> = status.services.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, ["idle", "fileless"]);
+}
+
+#[test]
+fn requests_that_can_do_nothing_say_why() {
+    let (agent, _folder) = agent(&json!({}));
+    let skipped = |reason: &str| json!({ "status": "skipped", "reason": reason });
+    assert_eq!(agent.ask("POST", "/trigger").json(), json!({ "status": "triggered", "scope": "all" }));
+    assert_eq!(agent.ask("POST", "/trigger/idle").json(), skipped("auto_update is false"));
+    assert_eq!(agent.ask("POST", "/redeploy/fileless").json(), skipped("no compose files configured"));
+    let not_blocked = json!({ "status": "not_blocked", "service": "idle" });
+    assert_eq!(agent.ask("POST", "/unblock/idle").json(), not_blocked);
+    assert_eq!(agent.ask("DELETE", "/blocked/idle").json(), not_blocked);
+    for path in ["/blocked", "/not-found", "/errored"] {
+        assert_eq!(agent.ask("GET", path).json(), json!({}));
+    }
+}

@@ -1,0 +1,138 @@
+//! Killed at any instant and started again, the agent ends in the proven new state or in exactly the old one.
+
+use std::time::Duration;
+
+use contract_tests::{Agent, Image, Kill, World};
+use evenkeel_common::wire::{Kind, StatusValue};
+
+const LONG: Duration = Duration::from_secs(90);
+
+/// Starts a deploy of `bad` or good `v2`, kills the agent at a journal step, and starts it again.
+fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
+    let about = format!("kill-{}", step.replace('_', "-"));
+    let (world, _) = World::with_web_of(&about, &Image::without_health_check("v1"), &[]);
+    let old = world.project.container("web");
+    let mut agent = world.agent();
+    let image = if bad { Image::exits("v2", 1) } else { Image::without_health_check("v2") };
+    let v2 = world.push("web", &image);
+    agent.kill_at(Kill { step: Some(step.to_owned()), after: Duration::from_millis(after), compose_too });
+    agent.trigger("web");
+    agent.wait_end(LONG);
+    let last = agent.steps().pop().unwrap_or_default();
+    agent.restart();
+
+    let kind = if bad { Kind::ROLLED_BACK } else { Kind::UPDATED };
+    let entry = agent.wait_entry(LONG, &kind, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    settle(&agent, &last);
+    if bad {
+        assert_eq!(world.assert_runs("web", "v1").image, old.image);
+        assert_eq!(world.engine.image_id(&world.reference("web")), Some(old.image));
+        assert_eq!(agent.blocked().get("web/web:latest"), Some(&v2.digest));
+    } else {
+        let new = world.assert_runs("web", "v2");
+        assert_eq!(world.engine.image_id(&world.reference("web")), Some(new.image));
+        assert_eq!(agent.blocked().len(), 0);
+    }
+    world.assert_tidy();
+
+    // Nothing is said twice, and the next check finds nothing to do.
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), usize::from(!bad));
+    assert_eq!(agent.entries(&Kind::ROLLED_BACK).len(), usize::from(bad));
+    assert_eq!(agent.entries(&Kind::ROLLBACK_FAILED), []);
+    let resumed = agent.entries(&Kind::RESUMED).len();
+    match last.as_str() {
+        "done" => assert_eq!(resumed, 0, "there was nothing to take up"),
+        // It may have ended just before the kill, too late for its log line.
+        "release" => assert!(resumed <= 1, "{resumed}"),
+        _ => assert_eq!(resumed, 1, "killed after {last}"),
+    }
+    let service = agent.service("web");
+    assert_eq!(service.status, if bad { StatusValue::Blocked } else { StatusValue::Ok });
+    assert_eq!((service.updates_total, service.rollbacks_total), (u64::from(!bad), u64::from(bad)));
+}
+
+/// Waits until nothing of the deployment is left to do.
+fn settle(agent: &Agent, last: &str) {
+    if last != "done" {
+        contract_tests::wait_for(Duration::from_secs(20), "the deployment to be over", || {
+            let deploying = agent.service("web").deploying;
+            let steps = agent.steps();
+            // Where the kill came too late for the line about the end, a restart tells of no step at all.
+            let over = steps.last().is_some_and(|step| step == "done" || step == "release");
+            if over && !deploying { Ok(()) } else { Err(format!("{steps:?}")) }
+        });
+    }
+}
+
+macro_rules! killed_at {
+    ($bad:literal: $($step:ident)*) => {$(
+        mod $step {
+            #[test]
+            fn at_once() {
+                super::super::killed(stringify!($step), 0, true, $bad);
+            }
+
+            #[test]
+            fn a_moment_later_while_compose_lives_on() {
+                super::super::killed(stringify!($step), 100, false, $bad);
+            }
+
+            #[test]
+            fn half_a_second_later() {
+                super::super::killed(stringify!($step), 500, true, $bad);
+            }
+        }
+    )*};
+}
+
+mod a_good_deploy_ends_proven_when_killed_at {
+    killed_at! { false: hold pull start probation release done }
+}
+
+mod a_bad_deploy_ends_undone_when_killed_at {
+    killed_at! { true: hold pull start probation evidence undo proof release done }
+}
+
+#[test]
+fn an_agent_that_is_killed_again_and_again_still_ends_where_it_should() {
+    let (world, _) = World::with_web_of("kill-often", &Image::without_health_check("v1"), &[]);
+    let mut agent = world.agent();
+    world.push("web", &Image::without_health_check("v2"));
+    for after in [0, 20, 40, 60, 80, 100] {
+        agent.kill_at(Kill { step: None, after: Duration::from_millis(after), compose_too: true });
+        // After the first time it goes on by itself.
+        if after == 0 {
+            agent.trigger("web");
+        }
+        agent.wait_end(LONG);
+        agent.restart();
+    }
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_done(1);
+    world.assert_runs("web", "v2");
+    world.assert_tidy();
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), 1);
+}
+
+#[test]
+fn a_compose_that_was_killed_while_it_recreated_does_not_stand_in_the_way() {
+    // The old container needs six seconds to end; meanwhile the new one exists under a name of compose's own.
+    let stubborn = ["stop_grace_period: 6s"];
+    let (world, _) = World::with_web_of("conflict", &Image::ignores_term("v1"), &stubborn);
+    let mut agent = world.agent();
+    world.push("web", &Image::good("v2"));
+    agent.kill_at(Kill { step: Some("start".to_owned()), after: Duration::from_secs(3), compose_too: true });
+    agent.trigger("web");
+    agent.wait_end(LONG);
+    let names: Vec<String> = world.project.containers().into_iter().map(|view| view.name).collect();
+    assert_eq!(names.len(), 2, "compose was killed in the middle of it: {names:?}");
+    agent.restart();
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_done(1);
+    let view = world.assert_runs("web", "v2");
+    assert_eq!(view.name, format!("{}-web-1", world.project.name));
+    assert_eq!(agent.entries(&Kind::RESUMED).len(), 1);
+    world.assert_tidy();
+}

@@ -1,0 +1,217 @@
+//! Registries that are down, slow, cross or confused.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use contract_tests::{Engine, Fault, Image, Proxy, Registry, World, wait_for};
+use evenkeel_common::wire::{Kind, StatusValue};
+use serde_json::json;
+
+const LONG: Duration = Duration::from_secs(90);
+
+#[test]
+fn a_registry_that_is_down_is_an_error_until_it_is_back() {
+    let (world, proxy, _) = World::behind_proxy("down");
+    let agent = world.agent();
+    let upstream = world.registry.host.clone();
+    drop(proxy);
+    assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+    let service = agent.service("web");
+    assert_eq!(service.status, StatusValue::Errored, "{service:#?}");
+    let text = agent.errored().remove("web").unwrap();
+    assert_eq!(service.errored, Some(text.clone()));
+    // The same fault again is the same text, and is said once.
+    assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+    assert_eq!(agent.errored().remove("web"), Some(text));
+    assert_eq!(agent.entries(&Kind::ERROR).len(), 1);
+    world.assert_runs("web", "v1");
+
+    let listener = wait_for(Duration::from_secs(10), "the port to be free", || {
+        TcpListener::bind(&world.host).map_err(|error| error.to_string())
+    });
+    let _proxy = Proxy::start_on(listener, &upstream);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(agent.entries(&Kind::RECOVERED).len(), 1);
+    assert_eq!(agent.errored().len(), 0);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_registry_that_hangs_delays_neither_other_registries_nor_the_api() {
+    let (mut world, proxy, _) = World::behind_proxy("hang");
+    let other = format!("{}/other:latest", world.registry.host);
+    world.push("other", &Image::good("v1"));
+    world.project.service("other", &other, &[]);
+    world.project.up();
+    let agent = world.agent_for(&[world.entry("web", &["web:latest"]), world.entry("other", &[&other])]);
+    proxy.set(Fault::Hang);
+    world.push("web", &Image::good("v2"));
+    world.push("other", &Image::good("v2"));
+    let began = Instant::now();
+    agent.ask("POST", "/trigger");
+    wait_for(Duration::from_secs(40), "the service of the other registry to be updated", || {
+        let asked = Instant::now();
+        let entries = agent.entries(&Kind::UPDATED);
+        assert!(asked.elapsed() < Duration::from_secs(5), "the API took {:?}", asked.elapsed());
+        entries.into_iter().find(|entry| entry.service == "other").ok_or("not yet".to_owned())
+    });
+    wait_for(Duration::from_mins(1), "the hanging registry to be given up", || {
+        let errored = agent.errored();
+        if errored.contains_key("web") { Ok(()) } else { Err(format!("{errored:?} {:?}", began.elapsed())) }
+    });
+    assert!(!agent.errored().contains_key("other"));
+    world.assert_runs("other", "v2");
+    world.assert_runs("web", "v1");
+}
+
+#[test]
+fn a_registry_that_wants_to_be_left_alone_is_left_alone() {
+    let (world, proxy, _) = World::behind_proxy("limit");
+    let agent = world.agent();
+    let limit = vec![("Retry-After", "6".to_owned())];
+    proxy.set(Fault::Answer(429, limit, "too many requests".to_owned()));
+    assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+    let asked = (Instant::now(), proxy.manifest_requests());
+    assert!(agent.errored()["web"].contains("429"), "{:?}", agent.errored());
+    // Even a person's request waits for the time that the registry named.
+    assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+    if asked.0.elapsed() < Duration::from_secs(5) {
+        assert_eq!(proxy.manifest_requests(), asked.1);
+    }
+    proxy.set(Fault::None);
+    world.push("web", &Image::good("v2"));
+    wait_for(Duration::from_secs(30), "the limit to be over", || {
+        agent.trigger("web");
+        let errored = agent.errored();
+        if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
+    });
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_registry_that_refuses_to_know_us_is_an_error() {
+    let (world, proxy, _) = World::behind_proxy("refused");
+    let agent = world.agent();
+    let challenge = vec![("WWW-Authenticate", "Basic realm=\"a \\\"quoted\\\", realm\"".to_owned())];
+    proxy.set(Fault::Answer(401, challenge, "{}".to_owned()));
+    assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+    assert_eq!(agent.service("web").status, StatusValue::Errored);
+    world.assert_runs("web", "v1");
+}
+
+#[test]
+fn a_registry_that_talks_nonsense_changes_nothing() {
+    let (world, proxy, _) = World::behind_proxy("nonsense");
+    let before = world.project.container("web");
+    let agent = world.agent();
+    let digest = |text: &str| vec![("Docker-Content-Digest", text.to_owned())];
+    let page = "<html><body>Welcome to the hotel's network</body></html>".to_owned();
+    let zeros = format!("sha256:{}", "00".repeat(32));
+    for fault in [
+        Fault::Answer(200, Vec::new(), page.clone()),
+        Fault::Answer(200, digest("sha256:zz"), page.clone()),
+        Fault::Answer(200, digest(&zeros), page.clone()),
+        Fault::Answer(200, Vec::new(), "x".repeat(6 << 20)),
+        Fault::Answer(500, Vec::new(), "{\"errors\":".to_owned()),
+        Fault::Answer(404, Vec::new(), "\u{1b}[31mnot here\u{7}".to_owned()),
+    ] {
+        proxy.set(fault.clone());
+        agent.trigger("web");
+        wait_for(Duration::from_secs(40), "the fault to be seen", || {
+            let errored = agent.errored();
+            match errored.get("web") {
+                Some(text) if text.chars().any(char::is_control) => panic!("control characters in {text:?}"),
+                Some(_) => Ok(()),
+                None => Err(format!("{fault:?}: {:#?}", agent.audit())),
+            }
+        });
+        proxy.set(Fault::None);
+        wait_for(Duration::from_secs(40), "the fault to be over", || {
+            agent.trigger("web");
+            let errored = agent.errored();
+            if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
+        });
+    }
+    assert_eq!(world.assert_runs("web", "v1").id, before.id);
+    assert_eq!(agent.blocked().len(), 0);
+}
+
+/// Updates once, and only once, though the registry misbehaves.
+fn updates_in_spite_of(about: &str, fault: Fault) {
+    let (world, proxy, v1) = World::behind_proxy(about);
+    proxy.set(fault);
+    let agent = world.agent();
+    assert_eq!(agent.check("web").event, Kind::CHECKED, "nothing is new");
+    let v2 = world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(
+        (entry.old_digest.as_deref(), entry.new_digest.as_deref()),
+        (Some(&*v1.digest), Some(&*v2.digest))
+    );
+    agent.wait_done(1);
+    for _ in 0..3 {
+        assert_eq!(agent.check("web").event, Kind::CHECKED);
+    }
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), 1);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_registry_without_digest_headers_is_followed() {
+    updates_in_spite_of("nodigest", Fault::NoDigest);
+}
+
+#[test]
+fn a_registry_with_wrong_digest_headers_does_not_make_the_agent_deploy_for_ever() {
+    updates_in_spite_of("wrongdigest", Fault::WrongDigest(format!("sha256:{}", "ab".repeat(32))));
+}
+
+#[test]
+fn a_registry_that_dislikes_head_is_followed() {
+    updates_in_spite_of("nohead", Fault::NoHead);
+}
+
+#[test]
+fn a_login_of_the_docker_configuration_is_used() {
+    let folder = tempfile::Builder::new().prefix("ektest-login-").tempdir().unwrap();
+    let htpasswd = folder.path().join("htpasswd");
+    // Password: secret
+    let hash = "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a";
+    std::fs::write(&htpasswd, format!("tester:{hash}\n")).unwrap();
+    let auth = base64::engine::general_purpose::STANDARD.encode("tester:secret");
+    let registry = Registry::start_with_login(&htpasswd, &format!("Basic {auth}"));
+    let mut world = World::with("login", &Engine::of_this_machine(), registry);
+
+    let docker = folder.path().join("docker");
+    std::fs::create_dir(&docker).unwrap();
+    let config = json!({ "auths": { world.host.clone(): { "auth": auth } } });
+    std::fs::write(docker.join("config.json"), config.to_string()).unwrap();
+    // Compose may be installed for this user only, and is looked for in this folder.
+    let usual = std::env::var_os("DOCKER_CONFIG").map_or_else(
+        || std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".docker"),
+        Into::into,
+    );
+    std::os::unix::fs::symlink(usual.join("cli-plugins"), docker.join("cli-plugins")).unwrap();
+    let docker = docker.display().to_string();
+
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &[]);
+    world.engine.docker(&["--config", &docker, "pull", "-q", &world.reference("web")]);
+    world.project.up();
+    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let stranger = world.agent_with(config.clone(), &[("DOCKER_CONFIG", "/nonexistent")]);
+    assert_eq!(stranger.check("web").event, Kind::TRIGGER_FAILED);
+    drop(stranger);
+    let agent = world.agent_with(config, &[("DOCKER_CONFIG", &docker)]);
+    agent.wait_first_poll();
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert!(agent.log().iter().all(|line| !line.0.contains("secret") && !line.0.contains(&auth)));
+}

@@ -1,0 +1,241 @@
+//! A bad image is undone, explained and remembered.
+
+use std::time::Duration;
+
+use contract_tests::{Agent, Image, Pushed, World};
+use evenkeel_common::wire::{AuditEntry, Kind, Level, StatusValue};
+
+const LONG: Duration = Duration::from_secs(90);
+
+/// Pushes a bad `v2` onto a good `v1`, and sees it undone.
+fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Agent, Pushed, AuditEntry) {
+    let (world, v1) = World::with_web_of(about, first, more);
+    let before = world.project.container("web");
+    let agent = world.agent();
+    let v2 = world.push("web", bad);
+    agent.trigger("web");
+    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Warning));
+    assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    assert!(entry.reason.as_ref().is_some_and(|reason| !reason.contains('\n')), "{entry:#?}");
+    assert_eq!(agent.entries(&Kind::UPDATED), []);
+    agent.wait_done(1);
+
+    // Exactly what ran before runs again, and the tag names it, so that an operator's `up` keeps it.
+    let after = world.assert_runs("web", "v1");
+    assert_eq!(after.image, before.image);
+    assert_eq!(world.engine.image_id(&world.reference("web")), Some(before.image));
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&v2.digest));
+    world.assert_tidy();
+
+    // It is remembered: the next checks leave it alone.
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    let service = agent.service("web");
+    assert_eq!(service.status, StatusValue::Blocked);
+    assert_eq!(service.blocked.as_deref(), Some(&*v2.digest));
+    assert_eq!((service.updates_total, service.rollbacks_total), (0, 1));
+    let same = world.assert_runs("web", "v1");
+    assert_eq!(same.id, after.id);
+    (world, agent, v2, entry)
+}
+
+fn has(entry: &AuditEntry, words: &[&str]) {
+    let text = format!("{} {}", entry.reason.as_deref().unwrap_or_default(), entry.output).to_lowercase();
+    for word in words {
+        assert!(text.contains(word), "the black box does not tell of {word:?}: {entry:#?}");
+    }
+}
+
+#[test]
+fn an_unhealthy_image_is_undone() {
+    let (_world, agent, _, entry) = undone("unhealthy", &Image::good("v1"), &Image::unhealthy("v2"), &[]);
+    has(&entry, &["unhealthy", "the database is not there"]);
+    assert_eq!(
+        agent.steps(),
+        ["hold", "pull", "start", "probation", "evidence", "undo", "proof", "release", "done"]
+    );
+}
+
+#[test]
+fn an_image_that_crashes_again_and_again_is_undone() {
+    let restart = ["restart: always"];
+    let (_world, _agent, _, entry) = undone("loop", &Image::good("v1"), &Image::exits("v2", 0), &restart);
+    has(&entry, &["code", "7", "cannot open the ledger"]);
+}
+
+#[test]
+fn an_image_that_crashes_without_a_health_check_is_undone() {
+    let first = Image::without_health_check("v1");
+    let (_world, _agent, _, entry) = undone("crash", &first, &Image::exits("v2", 1), &[]);
+    has(&entry, &["7", "cannot open the ledger"]);
+}
+
+#[test]
+fn an_image_that_crashes_once_within_the_grace_and_is_started_again_is_undone() {
+    // Compose and `up --wait` would call this healthy (DOMAIN 11.4).
+    let first = Image::without_health_check("v1");
+    let restart = ["restart: unless-stopped"];
+    let (_world, _agent, _, entry) = undone("once", &first, &Image::exits("v2", 2), &restart);
+    has(&entry, &["7"]);
+}
+
+#[test]
+fn an_image_whose_health_flaps_within_the_grace_is_undone() {
+    let (_world, _agent, _, entry) = undone("flaps", &Image::good("v1"), &Image::flapping("v2"), &[]);
+    has(&entry, &["unhealthy"]);
+}
+
+#[test]
+fn an_image_that_turns_unhealthy_after_it_was_healthy_is_undone() {
+    let (_world, _agent, _, entry) =
+        undone("turns", &Image::good("v1"), &Image::turning_unhealthy("v2"), &[]);
+    has(&entry, &["unhealthy"]);
+}
+
+#[test]
+fn an_image_that_runs_out_of_memory_is_undone() {
+    let limits = ["mem_limit: 24m", "memswap_limit: 24m"];
+    let (_world, _agent, _, entry) = undone("oom", &Image::good("v1"), &Image::eats_memory("v2"), &limits);
+    has(&entry, &["memory"]);
+}
+
+#[test]
+fn an_image_that_cannot_be_started_is_undone() {
+    let (_world, _agent, _, entry) = undone("entry", &Image::good("v1"), &Image::bad_entrypoint("v2"), &[]);
+    has(&entry, &["/no/such/program"]);
+}
+
+#[test]
+fn an_image_built_on_this_machine_is_undone_to_the_one_built_before_it() {
+    let mut world = World::new("localbad");
+    let reference = world.reference("web");
+    let owner = world.project.name.clone();
+    let build = |image: &Image| {
+        world.engine.build(&reference, image, &owner);
+        world.engine.docker(&["push", "-q", &reference]);
+    };
+    build(&Image::good("v1"));
+    world.project.service("web", &reference, &[]);
+    world.project.up();
+    let agent = world.agent();
+    build(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_done(1);
+    let v2 = world.assert_runs("web", "v2");
+
+    build(&Image::unhealthy("v3"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(2);
+    assert_eq!(world.assert_runs("web", "v2").image, v2.image);
+    assert_eq!(world.engine.image_id(&reference), Some(v2.image), "the tag names what runs");
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    world.assert_runs("web", "v2");
+    world.assert_tidy();
+}
+
+#[test]
+fn one_bad_image_of_two_takes_both_back() {
+    let mut world = World::new("onebad");
+    for name in ["web", "db"] {
+        world.push(name, &Image::good("v1"));
+        world.service(name, name, &[]);
+    }
+    world.project.up();
+    let before = world.project.containers();
+    let agent = world.agent_for(&[world.entry("app", &["web:latest", "db:latest"])]);
+    let web = world.push("web", &Image::good("v2"));
+    let db = world.push("db", &Image::unhealthy("v2"));
+    agent.trigger("app");
+    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*db.digest), "the one to blame is named");
+    agent.wait_done(1);
+    for view in before {
+        assert_eq!(world.assert_runs(&view.service, "v1").image, view.image);
+    }
+    let blocked = agent.blocked();
+    assert_eq!(blocked.get("app/web:latest"), Some(&web.digest));
+    assert_eq!(blocked.get("app/db:latest"), Some(&db.digest));
+    world.assert_tidy();
+}
+
+#[test]
+fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
+    let mut world = World::new("sibling");
+    for name in ["web", "db"] {
+        world.push(name, &Image::good("v1"));
+        world.service(name, name, &[]);
+    }
+    world.project.up();
+    let agent = world.agent_for(&[world.entry("app", &["web:latest", "db:latest"])]);
+    let bad = world.push("db", &Image::exits("v2", 0));
+    agent.trigger("app");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    let kept = world.assert_runs("db", "v1");
+
+    // Somebody pulls: the tag on this machine names the blocked image now.
+    world.engine.docker(&["pull", "-q", &world.reference("db")]);
+    let good = world.push("web", &Image::good("v2"));
+    agent.trigger("app");
+    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*good.digest));
+    agent.wait_done(2);
+    world.assert_runs("web", "v2");
+    assert_eq!(world.assert_runs("db", "v1").id, kept.id);
+    assert_eq!(agent.blocked().get("app/db:latest"), Some(&bad.digest));
+    assert_eq!(agent.blocked().len(), 1);
+}
+
+#[test]
+fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
+    let first = Image::without_health_check("v1");
+    let (world, mut agent, bad, _) = undone("remember", &first, &Image::exits("v2", 0), &[]);
+    for kill in [false, true] {
+        if kill {
+            agent.kill9(true);
+        } else {
+            agent.terminate();
+        }
+        agent.restart();
+        agent.wait_first_poll();
+        assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
+        assert_eq!(agent.service("web").rollbacks_total, 1);
+        assert_eq!(agent.check("web").event, Kind::CHECKED);
+        world.assert_runs("web", "v1");
+    }
+    // The same bad image again, from another push.
+    assert_eq!(world.push("web", &Image::exits("v2", 0)).digest, bad.digest);
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    assert_eq!(agent.entries(&Kind::ROLLED_BACK).len(), 1);
+
+    world.push("web", &Image::good("v3"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("web", "v3");
+    assert_eq!(agent.blocked().len(), 0);
+    let service = agent.service("web");
+    assert_eq!((service.updates_total, service.rollbacks_total), (1, 1));
+    assert_eq!(agent.entries(&Kind::RESUMED), []);
+}
+
+#[test]
+fn a_block_that_a_person_lifts_is_back_after_the_same_image_has_failed_again() {
+    let first = Image::without_health_check("v1");
+    let (world, agent, bad, _) = undone("unblock", &first, &Image::exits("v2", 0), &[]);
+    assert_eq!(agent.unblock("web"), "unblocked");
+    assert_eq!(agent.unblock("web"), "not_blocked");
+    assert_eq!(agent.blocked().len(), 0);
+    assert_eq!(agent.entries(&Kind::UNBLOCKED).len(), 1);
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 2);
+    agent.wait_done(2);
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
+    world.assert_runs("web", "v1");
+    let lifted = agent.ask("DELETE", "/blocked/web");
+    assert_eq!(lifted.json(), serde_json::json!({ "status": "unblocked", "service": "web" }));
+    assert_eq!(agent.ask("POST", "/unblock/nobody").status, 404);
+}
