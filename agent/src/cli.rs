@@ -17,7 +17,7 @@ const EXIT_CONFIG: u8 = 78;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Configuration file
-    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json")]
+    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json", global = true)]
     pub config: PathBuf,
     /// Check the configuration, print every fault and warning, start nothing
     #[arg(long)]

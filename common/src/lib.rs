@@ -11,6 +11,7 @@
 //! | [`supervisor`] | named tasks, signals, stopping |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
+//! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 //! | [`tls`] | TLS as a client |
 //! | [`file`] | writing a file whole or not at all |
@@ -20,6 +21,7 @@ pub mod config;
 pub mod file;
 pub mod http;
 pub mod journal;
+pub mod page;
 pub mod secret;
 pub mod sse;
 pub mod store;

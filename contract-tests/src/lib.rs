@@ -5,22 +5,26 @@
 //! [`LABEL`] or a name that begins with [`PREFIX`]; it is removed on drop, and swept by `dist/test.sh`.
 
 mod agent;
+mod browser;
 mod engine;
 mod http;
 mod image;
 mod project;
 mod proxy;
 mod registry;
+mod stage;
 mod wait;
 mod world;
 
 pub use agent::{Agent, Kill, LogLine};
+pub use browser::Browser;
 pub use engine::{ContainerView, Engine, PrivateEngine};
 pub use http::{Reply, request};
 pub use image::{Health, Image, Shape};
 pub use project::Project;
 pub use proxy::{Fault, Proxy};
 pub use registry::{Pushed, Registry};
+pub use stage::Stage;
 pub use wait::wait_for;
 pub use world::World;
 

@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::access::Access;
 use crate::config::Config;
 use crate::heartbeat::Heartbeat;
-use crate::http::{Api, Metrics, Page, limits, routes, stream_seats};
+use crate::http::{Api, Metrics, limits, routes, stream_seats};
 use crate::ring::Ring;
 use crate::state_file::{self, State, StateFile};
 
@@ -56,7 +56,6 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ids: Arc::new(ids),
         ring: ring.clone(),
         seats: stream_seats(),
-        page: Arc::new(Page::new()),
         metrics: Arc::new(Metrics::default()),
         stop: supervisor.token(),
     };

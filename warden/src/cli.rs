@@ -19,7 +19,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/evenkeel/warden.json";
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Configuration file
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_CONFIG)]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_CONFIG, global = true)]
     pub config: PathBuf,
     /// Check the configuration, print every fault and warning, start nothing
     #[arg(long)]
@@ -53,43 +53,38 @@ impl From<LogFormat> for telemetry::LogFormat {
     }
 }
 
-/// Flags of `warden-config`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct WizardArgs {
-    /// Configuration file to create or edit
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_CONFIG)]
-    pub config: PathBuf,
-}
-
 /// Collects the audit entries of many agents and shows a whole fleet
 #[derive(Debug, Parser)]
-#[command(name = "evenkeel-warden", version, args_conflicts_with_subcommands = true)]
+#[command(name = "evenkeel-warden", version)]
 struct Command {
     #[command(flatten)]
     args: Args,
     #[command(subcommand)]
-    subcommand: Option<Subcommands>,
+    task: Option<Task>,
 }
 
-#[derive(Debug, Subcommand)]
-enum Subcommands {
+/// What the warden's program can do besides running.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum Task {
     /// Create or edit the warden's configuration in a conversation
-    WardenConfig(WizardArgs),
+    WardenConfig,
 }
 
 /// The program `evenkeel-warden`. Wrong flags end it here with code 2.
 pub fn main() -> ExitCode {
     let command = Command::parse();
-    match command.subcommand {
-        Some(Subcommands::WardenConfig(args)) => configure(&args),
+    match command.task {
+        Some(task) => perform(task, &command.args.config),
         None => run(&command.args),
     }
 }
 
-/// `warden-config`: 0 when the file was written or nothing was to be changed, 1 when the conversation was ended
-/// before that.
-pub fn configure(args: &WizardArgs) -> ExitCode {
-    wizard::main(&args.config)
+/// Does what was asked instead of running. `warden-config`: 0 when the file was written or left by choice, 1 when the
+/// conversation was ended before that.
+pub fn perform(task: Task, config: &Path) -> ExitCode {
+    match task {
+        Task::WardenConfig => wizard::main(config),
+    }
 }
 
 /// Runs the warden: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.

@@ -2,6 +2,7 @@
 //! DECISIONS 6 are applied before any of this.
 
 mod control;
+mod page;
 mod read;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .route(Method::GET, "/status/{name}", read::status_of)
         .route(Method::GET, "/audit", read::audit)
         .route(Method::GET, "/health", read::health)
+        .route(Method::GET, "/ui", page::page)
         .route(Method::POST, "/redeploy/{name}", control::redeploy)
         .into_filter(Guard::new(allowed_hosts, &[]), limits)
 }

@@ -291,7 +291,7 @@ mod tests {
                 json!("$SPACE"),
                 "has a space at an end or a control character (a line break?), which would never match",
             ),
-            (json!(12345), "a number; allowed: a string"),
+            (json!(12345), "a number; allowed: a string that is not empty"),
         ] {
             assert_eq!(faults(&json!({"api": {"token": token}})), [format!("api.token: {why}")]);
             let mut one = agent("a");

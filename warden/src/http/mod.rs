@@ -19,7 +19,6 @@ use crate::access::{self, Access};
 use crate::ring::Ring;
 
 pub use metrics::Metrics;
-pub use page::Page;
 
 /// What the endpoints share.
 #[derive(Clone)]
@@ -32,8 +31,6 @@ pub struct Api {
     pub ring: Arc<Ring>,
     /// Places for streams.
     pub seats: Seats,
-    /// The dashboard.
-    pub page: Arc<Page>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Cancelled when the program stops, which ends the streams.

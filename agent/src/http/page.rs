@@ -1,0 +1,30 @@
+//! The dashboard (spec 4.2): one document, put together once.
+
+use std::sync::LazyLock;
+
+use evenkeel_common::http::{Request, Response, StatusCode};
+use evenkeel_common::page::{self, Document};
+
+use super::Api;
+
+static PAGE: LazyLock<Document> = LazyLock::new(|| {
+    page::document(
+        include_str!("../ui/page.html"),
+        include_str!("../ui/page.css"),
+        include_str!("../ui/page.js"),
+    )
+});
+
+pub(super) async fn page(_: Api, request: Request) -> Response {
+    PAGE.reply(StatusCode::OK, &request.headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_keeps_within_its_bounds() {
+        assert!(PAGE.size() < 150 * 1024, "{} bytes", PAGE.size());
+    }
+}

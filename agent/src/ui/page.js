@@ -1,0 +1,606 @@
+// The agent's dashboard (spec 4.2): services as the stream tells them, the last 50 events, three actions.
+
+// Sign, look and sense of each status (spec 3.1). `needs`: a person should look; `works`: the agent is at it.
+const STATUSES = {
+  ok: { glyph: "✓", look: "is-ok", says: "Running and healthy" },
+  deploying: { glyph: "↻", look: "is-busy", works: true, says: "An image update is in progress" },
+  degraded: { glyph: "↻", look: "is-warn", works: true, says: "The healer is attempting recovery" },
+  unhealthy: { glyph: "▲", look: "is-warn", needs: true, says: "Unhealthy, and no recovery is under way" },
+  not_found: { glyph: "?", look: "is-warn", needs: true, says: "The local image was not found; nothing is deployed until a new one is pushed" },
+  blocked: { glyph: "⊘", look: "is-bad", needs: true, says: "The new image failed and was rolled back; tried again when another is pushed" },
+  errored: { glyph: "✕", look: "is-bad", needs: true, says: "The last check failed; tried again at the next one" },
+  exhausted: { glyph: "‼", look: "is-worst", needs: true, says: "Restarting did not help and has been given up; act, then trigger or redeploy" },
+  unknown: { glyph: "·", look: "", says: "No health data yet" },
+};
+const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
+const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back" };
+const KEPT_EVENTS = 50;
+const FRAME_MS = 8;
+
+const rows = new Map(); // name → row
+let services = null; // the last status, in the configuration's order; null before the first
+let events = []; // newest first
+const filter = { status: "all", text: "" };
+
+says(byId("where"), location.host);
+
+// --- one row -----------------------------------------------------------------------------------------------------
+
+function cell(name, ...children) {
+  return h("td", { class: name, role: "cell" }, ...children);
+}
+
+function gauge(name) {
+  const fill = h("i");
+  const bar = h("div", { class: "bar", "aria-hidden": "true" }, fill);
+  const value = h("span", { class: "value" }, "no data yet");
+  const line = curve(`${name}, recent course`);
+  const node = h("div", { class: "gauge" }, h("span", { class: "what" }, name), value, bar, line.node);
+  let sampled = 0;
+  return {
+    node,
+    set(percent, text, title) {
+      says(value, text);
+      marks(value, "title", title);
+      const width = `${Math.min(100, Math.max(0, percent)).toFixed(1)}%`;
+      if (fill.style.width !== width) fill.style.width = width;
+      marks(bar, "class", percent >= 95 ? "bar full" : percent >= 80 ? "bar high" : "bar");
+      const now = Date.now();
+      if (now - sampled >= 2000) {
+        sampled = now;
+        line.add(percent);
+      }
+    },
+  };
+}
+
+function flag(letter, name) {
+  const said = h("span", { class: "sr" });
+  const node = h("span", { class: "flag" }, h("span", { "aria-hidden": "true" }, letter), said);
+  return {
+    node,
+    set(on) {
+      marks(node, "class", on ? "flag" : "flag off");
+      marks(node, "title", `${name}: ${on ? "on" : "off"}`);
+      says(said, `${name} ${on ? "on" : "off"}.`);
+    },
+  };
+}
+
+function tallyItem(list, letter, name) {
+  const value = h("dd", { class: "" });
+  list.append(h("dt", { title: name }, h("span", { "aria-hidden": "true" }, letter), h("span", { class: "sr" }, name)), value);
+  return (n, isBad) => {
+    says(value, n);
+    marks(value, "class", n ? (isBad ? "some bad" : "some") : "");
+  };
+}
+
+// A collapsible part of the name cell: its button, its panel, and what fills the panel while it is open.
+function fold(id, name, fill) {
+  const panel = h("div", { class: "fold-panel", id, role: "group", "aria-label": name, hidden: true });
+  const button = h("button", { type: "button", class: "fold", "aria-expanded": "false", "aria-controls": id }, name);
+  const part = {
+    button,
+    panel,
+    open: false,
+    label: (n) => says(button, n === undefined ? name : `${name} ${n}`),
+    refresh: (value) => { if (part.open) fill(panel, value); },
+  };
+  button.addEventListener("click", () => {
+    part.open = !part.open;
+    marks(button, "aria-expanded", String(part.open));
+    shows(panel, part.open);
+    part.refresh(part.latest());
+  });
+  return part;
+}
+
+// Fills a panel with a list, or with the words for its being empty.
+function fillList(panel, kind, items, keyOf, make, emptyText) {
+  if (!panel.firstChild) {
+    panel.append(h("ul", { class: `things ${kind}` }), h("p", { class: "empty soft" }, emptyText));
+  }
+  const [list, empty] = panel.children;
+  shows(list, items.length > 0);
+  shows(empty, items.length === 0);
+  reconcile(list, items, keyOf, make);
+}
+
+function containerItem() {
+  const name = h("strong", { class: "said" });
+  const image = h("div", { class: "said small soft" });
+  const state = h("span", { class: "said" });
+  const cpu = h("span");
+  const memory = h("span");
+  const mounts = h("ul", { class: "mounts", "aria-label": "Mounts" });
+  const node = h("li", null, h("div", null, name, image), state, cpu, memory, mounts);
+  return {
+    node,
+    update(c) {
+      says(name, c.name);
+      says(image, c.image);
+      says(state, c.state);
+      marks(state, "title", legible(c.status));
+      says(cpu, c.cpu_percent === undefined ? "CPU –" : `CPU ${c.cpu_percent.toFixed(1)} %`);
+      says(memory, c.memory_usage_mb === undefined ? "Memory –"
+        : `Memory ${mebibytes(c.memory_usage_mb)}${c.memory_limit_mb ? ` of ${mebibytes(c.memory_limit_mb)}` : ""}`);
+      shows(mounts, Boolean(c.mounts?.length));
+      reconcile(mounts, c.mounts ?? [], (m) => `${m.type} ${m.destination}`, mountItem);
+    },
+  };
+}
+
+function mountItem() {
+  const kind = h("span", { class: "kind" });
+  const way = h("code", { class: "said" });
+  const access = h("span");
+  return {
+    node: h("li", null, kind, way, access),
+    update(m) {
+      says(kind, m.type);
+      const from = m.name || m.source;
+      says(way, from ? `${from} → ${m.destination}` : m.destination);
+      says(access, m.read_only ? "read-only" : "read-write");
+    },
+  };
+}
+
+function imageItem(image) {
+  const name = h("code", { class: "said" });
+  const size = h("span");
+  const digest = digestNode("digest", image.digest, image.short);
+  return {
+    node: h("li", null, name, size, digest.node),
+    update(i) {
+      says(name, i.image);
+      says(size, i.size_mb ? mebibytes(i.size_mb) : "size unknown");
+      digest.set(i.digest, i.short);
+    },
+  };
+}
+
+function deployStrip() {
+  const phase = h("span");
+  const amount = h("span");
+  const left = timeNode("left");
+  const since = timeNode("since");
+  const fill = h("i");
+  const bar = h("div", { class: "bar busy", role: "progressbar", "aria-label": "Progress of the deployment", "aria-valuemin": "0", "aria-valuemax": "100" }, fill);
+  const node = h("div", { class: "deploy", hidden: true }, h("div", { class: "line" }, phase, h("span", null, amount, left, since)), bar);
+  return {
+    node,
+    set(deploy) {
+      shows(node, Boolean(deploy));
+      if (!deploy) return;
+      says(phase, PHASES[deploy.phase] ?? deploy.phase);
+      marks(node, "title", legible(deploy.image));
+      const pulls = deploy.phase === "pulling";
+      const begun = Date.parse(deploy.since);
+      const end = Date.parse(deploy.deadline ?? "");
+      let part = null;
+      if (pulls && deploy.total_bytes) part = deploy.pulled_bytes / deploy.total_bytes;
+      else if (!pulls && end > begun) part = (clockNow() - begun) / (end - begun);
+      says(amount, !pulls ? "" : deploy.total_bytes ? `${bytes(deploy.pulled_bytes)} of ${bytes(deploy.total_bytes)} ` : `${bytes(deploy.pulled_bytes)} `);
+      shows(left, Boolean(deploy.deadline) && !pulls);
+      shows(since, !deploy.deadline && !pulls);
+      if (deploy.deadline) setTime(left, deploy.deadline);
+      setTime(since, deploy.since);
+      shows(bar, part !== null);
+      if (part === null) return;
+      const percent = Math.round(Math.min(1, Math.max(0, part)) * 100);
+      fill.style.width = `${percent}%`;
+      marks(bar, "aria-valuenow", String(percent));
+    },
+  };
+}
+
+let made = 0;
+function makeRow(name) {
+  let record = null;
+  const id = `s${(made += 1)}`;
+  const title = h("strong", { class: "said", id }, legible(name));
+  const containers = fold(`${id}c`, "Containers", (panel, s) =>
+    fillList(panel, "containers", s.containers ?? [], (c) => c.id, containerItem,
+      s.containers ? "No container of this service exists." : "Containers are not watched for this service."));
+  const images = fold(`${id}i`, "Images", (panel, s) =>
+    fillList(panel, "images", s.images ?? [], (i) => i.image, imageItem,
+      s.images ? "No images are configured." : "Known after the first check."));
+  const recent = fold(`${id}e`, "Events", (panel) => {
+    if (!panel.firstChild) {
+      panel.append(
+        h("table", { class: "events", role: "table", "aria-label": `Events of ${legible(name)}` }, h("tbody", { role: "rowgroup" })),
+        h("p", { class: "empty soft" }, "None among the last 50 events."));
+    }
+    const own = events.filter((e) => e.service === name);
+    shows(panel.firstChild, own.length > 0);
+    shows(panel.lastChild, own.length === 0);
+    reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
+  });
+  const folds = [containers, images, recent];
+  for (const part of folds) part.latest = () => record;
+
+  const word = badge();
+  const deploy = deployStrip();
+  const said = h("span", { class: "said" });
+  const blockedDigest = digestNode("blocked digest", "");
+  const notFoundDigest = digestNode("missing digest", "");
+  const note = h("div", { class: "note", hidden: true }, said, blockedDigest.node, notFoundDigest.node);
+
+  const flags = [flag("U", "Auto update"), flag("H", "Auto heal"), flag("S", "Auto start")];
+  const due = timeNode("until");
+  const dueWord = h("span");
+  const last = timeNode("ago");
+  const lastLine = h("div", { class: "small soft" }, "last ", last);
+  const cpu = gauge("CPU");
+  const memory = gauge("Mem");
+  const noStats = h("span", { class: "small soft" }, "no data yet");
+  const list = h("dl", { class: "tally" });
+  const tally = [
+    tallyItem(list, "U", "Updates"), tallyItem(list, "R", "Rollbacks"),
+    tallyItem(list, "H", "Heals"), tallyItem(list, "F", "Failures"),
+  ];
+
+  const button = (text, title, deed) => {
+    const node = h("button", { type: "button", class: "button", title, "aria-describedby": id }, text);
+    node.addEventListener("click", () => deed(node));
+    return node;
+  };
+  const path = encodeURIComponent(name);
+  const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", (node) =>
+    act(node, `/trigger/${path}`, name));
+  const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
+    const sure = await agree(`Redeploy ${legible(name)}?`,
+      "Its images are pulled and all its containers are recreated. The service is away for a moment.", "Redeploy");
+    if (sure) act(node, `/redeploy/${path}`, name);
+  });
+  const unblock = button("Unblock", "Allow the blocked image again", async (node) => {
+    const sure = await agree(`Unblock ${legible(name)}?`,
+      "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be away meanwhile.", "Unblock");
+    if (sure) act(node, `/unblock/${path}`, name);
+  });
+  unblock.hidden = true;
+
+  const node = h("tr", { role: "row" },
+    cell("name",
+      h("div", { class: "title" }, title, h("div", { class: "folds" }, ...folds.map((part) => part.button))),
+      h("div", { class: "below" }, ...folds.map((part) => part.panel))),
+    cell("status", h("div", { class: "state" }, word.node, deploy.node), note),
+    cell("config", ...flags.map((f) => f.node)),
+    cell("next", h("div", null, due, dueWord), lastLine),
+    cell("resources", cpu.node, memory.node, noStats),
+    cell("stats", list),
+    cell("actions", trigger, redeploy, unblock));
+
+  return {
+    node,
+    recent,
+    get record() { return record; },
+    update(s) {
+      record = s;
+      const status = statusOf(s.status);
+      word.set(status.look, status.glyph, s.status.replaceAll("_", " "));
+      marks(word.node, "title", status.says);
+      marks(node, "class", status.needs ? "needs" : status.works ? "working" : "");
+      deploy.set(s.deploy);
+
+      const lines = [];
+      if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: someone must act.`);
+      else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} did not help so far.`);
+      if (s.errored) lines.push(s.errored);
+      if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
+      else if (s.not_found) lines.push("The image is not on this machine. Waiting for another one:");
+      shows(note, lines.length > 0);
+      says(said, lines.join("\n"));
+      marks(note, "class", status.needs && status.look !== "is-warn" ? "note" : "note is-warn");
+      shows(blockedDigest.node, Boolean(s.blocked));
+      shows(notFoundDigest.node, Boolean(s.not_found) && !s.blocked);
+      if (s.blocked) blockedDigest.set(s.blocked);
+      if (s.not_found) notFoundDigest.set(s.not_found);
+
+      [s.auto_update, s.auto_heal, s.auto_start].forEach((on, i) => flags[i].set(on));
+
+      const checking = s.check_status === "checking";
+      shows(due, Boolean(s.next_check) && !checking);
+      if (s.next_check) setTime(due, s.next_check);
+      says(dueWord, checking ? "checking…" : s.next_check ? "" : s.deploying ? "after the deploy" : "not polled");
+      shows(lastLine, Boolean(s.last_check));
+      if (s.last_check) setTime(last, s.last_check);
+
+      for (const part of [cpu.node, memory.node]) shows(part, s.has_stats);
+      shows(noStats, !s.has_stats);
+      if (s.has_stats) {
+        cpu.set(s.cpu_percent, `${s.cpu_percent.toFixed(1)} %`, "Percent of one core");
+        memory.set(s.memory_percent, mebibytes(s.memory_usage_mb),
+          `${s.memory_percent.toFixed(1)} % of ${mebibytes(s.memory_limit_mb)}`);
+      }
+
+      tally[0](s.updates_total);
+      tally[1](s.rollbacks_total, true);
+      tally[2](s.restarts_total);
+      tally[3](s.failures_total, true);
+
+      const mayUnblock = s.status === "blocked";
+      if (!mayUnblock && document.activeElement === unblock) trigger.focus();
+      shows(unblock, mayUnblock);
+
+      containers.label(s.containers?.length);
+      images.label(s.images?.length);
+      containers.refresh(s);
+      images.refresh(s);
+    },
+  };
+}
+
+// What the last failed deployment of a service gave as its reason.
+function blame(name) {
+  const entry = events.find((e) => e.service === name && e.event === "rolled_back");
+  return entry?.reason ? `: ${entry.reason}` : ".";
+}
+
+// --- actions -----------------------------------------------------------------------------------------------------
+
+const ANSWERS = {
+  triggered: (name) => `A check of ${name} has begun.`,
+  redeploying: (name) => `The redeployment of ${name} has begun.`,
+  unblocked: (name) => `${name} is not blocked any more. Its next check may deploy the image.`,
+  not_blocked: (name) => `${name} is not blocked.`,
+};
+
+async function act(button, path, name) {
+  button.setAttribute("aria-busy", "true");
+  button.disabled = true;
+  try {
+    const answer = await ask("POST", path);
+    if (answer?.status === "skipped") toast("Skipped.", `${name}: ${answer.reason}.`, "skipped");
+    else toast("Done.", ANSWERS[answer?.status]?.(name) ?? `${name}: ${answer?.status ?? "accepted"}.`);
+  } catch (fault) {
+    toast("That did not work.", `${name}: ${fault.message}`, "failed");
+  } finally {
+    const focusLost = document.activeElement === document.body;
+    button.removeAttribute("aria-busy");
+    button.disabled = false;
+    if (focusLost && !button.hidden) button.focus();
+  }
+}
+
+byId("check-all").addEventListener("click", (event) => act(event.currentTarget, "/trigger", "all services"));
+
+// --- all rows ----------------------------------------------------------------------------------------------------
+
+// Rows are brought up to date in slices of a few milliseconds, so that the page answers with hundreds of services
+// too. A newer status replaces what is left of an older one.
+let pending = [];
+let scheduled = false;
+
+function takeStatus(report) {
+  const first = services === null;
+  services = report.services;
+  if (first) document.body.dataset.ready = "1";
+  const names = new Set(services.map((s) => s.name));
+  for (const [name, row] of rows) {
+    if (names.has(name)) continue;
+    row.node.remove();
+    rows.delete(name);
+  }
+  // What is still waiting goes first, so that a busy stream can't keep the last rows from their turn.
+  const waiting = new Set(pending);
+  pending = [...services.filter((s) => waiting.has(s.name)), ...services.filter((s) => !waiting.has(s.name))].map((s) => s.name);
+  byName = new Map(services.map((s) => [s.name, s]));
+  schedule();
+}
+let byName = new Map();
+
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  // A hidden page gets no frames; it must still be right when it is looked at.
+  if (document.hidden) setTimeout(work, 200);
+  else requestAnimationFrame(work);
+}
+
+function work() {
+  scheduled = false;
+  const end = performance.now() + FRAME_MS;
+  let done = 0;
+  while (done < pending.length && performance.now() < end) {
+    const name = pending[done++];
+    let row = rows.get(name);
+    if (!row) {
+      rows.set(name, (row = makeRow(name)));
+      byId("rows").append(row.node);
+    }
+    row.update(byName.get(name));
+    shows(row.node, matches(byName.get(name)));
+  }
+  pending = pending.slice(done);
+  if (pending.length) return schedule();
+  putInOrder();
+  summarize();
+}
+
+// Rows stand in the configuration's order; only those that don't are moved.
+function putInOrder() {
+  let place = byId("rows").firstChild;
+  for (const { name } of services) {
+    const { node } = rows.get(name);
+    if (node === place) place = place.nextSibling;
+    else byId("rows").insertBefore(node, place);
+  }
+}
+
+// --- search, filter, summary -------------------------------------------------------------------------------------
+
+const FILTERS = [
+  ["all", "All", () => true],
+  ["needs", "Need you", (s) => statusOf(s.status).needs],
+  ...Object.keys(STATUSES).map((word) => [word, word.replaceAll("_", " "), (s) => s.status === word]),
+];
+const filterOf = (key) => FILTERS.find(([k]) => k === key)[2];
+
+function matches(s) {
+  if (!filterOf(filter.status)(s)) return false;
+  if (!filter.text) return true;
+  const hay = [s.name, ...(s.images ?? []).map((i) => i.image), ...(s.containers ?? []).map((c) => c.name)];
+  return hay.some((text) => text.toLowerCase().includes(filter.text));
+}
+
+function filterChip([key, text]) {
+  const n = h("span", { class: "n" });
+  const node = h("button", { type: "button", class: "chip", "aria-pressed": "false", "data-filter": key }, text, " ", n);
+  node.addEventListener("click", () => {
+    filter.status = filter.status === key ? "all" : key;
+    refilter();
+  });
+  return {
+    node,
+    update([key, , test]) {
+      says(n, services.filter(test).length);
+      marks(node, "aria-pressed", String(filter.status === key));
+    },
+  };
+}
+
+function refilter() {
+  if (!services) return;
+  for (const s of services) if (rows.has(s.name)) shows(rows.get(s.name).node, matches(s));
+  summarize();
+}
+
+search.addEventListener("input", () => {
+  filter.text = search.value.trim().toLowerCase();
+  refilter();
+});
+
+byId("clear").addEventListener("click", () => {
+  search.value = filter.text = "";
+  filter.status = "all";
+  refilter();
+  search.focus();
+});
+
+function summarize() {
+  const total = services.length;
+  const needs = services.filter((s) => statusOf(s.status).needs).length;
+  const works = services.filter((s) => statusOf(s.status).works).length;
+  const ok = services.filter((s) => s.status === "ok").length;
+  const unknown = total - ok - needs - works;
+  const parts = [`${count(ok, "service")} ok`];
+  if (needs) parts.push(`${needs} ${needs === 1 ? "needs" : "need"} you`);
+  if (works) parts.push(`${works} being worked on`);
+  if (unknown) parts.push(`${unknown} unknown`);
+  says(byId("summary"), total ? parts.join(" · ") : "No services");
+  const heading = `${needs ? `(${needs}) ` : ""}Evenkeel · ${location.host}`;
+  if (document.title !== heading) document.title = heading;
+
+  const offered = FILTERS.filter(([key, , test]) => key === "all" || key === filter.status || services.some(test));
+  reconcile(byId("filters"), total ? offered : [], ([key]) => key, filterChip);
+  const visible = services.filter(matches).length;
+  says(byId("shown"), !total ? "" : visible === total ? total : `${visible} of ${total}`);
+  shows(byId("empty"), visible === 0);
+  if (visible) return;
+  shows(byId("clear"), total > 0);
+  says(byId("empty-title"), total ? "No service matches" : "No services are configured");
+  says(byId("empty-text"), total
+    ? "Nothing fits the search and the filter together."
+    : "Add one under \"services\" in the agent's configuration file (/etc/evenkeel/config.json), then reload or restart the agent.");
+}
+
+// Before the first status there is nothing to show but how to get there.
+function showWaiting(state) {
+  if (services !== null) return;
+  const failed = state === "stale" || (state === "reconnecting" && Date.now() - began > 3000);
+  says(byId("summary"), failed ? "No answer from the agent" : "Waiting for the agent…");
+  shows(byId("empty"), true);
+  says(byId("empty-title"), failed ? "The agent does not answer" : "Waiting for the agent…");
+  says(byId("empty-text"), failed
+    ? "Is it running? Look at its log, for example with journalctl -u evenkeel-agent, and at the tunnel if you use one. This page keeps trying."
+    : "");
+}
+const began = Date.now();
+
+// --- events ------------------------------------------------------------------------------------------------------
+
+function eventRow(e, withService) {
+  const line = [
+    cell("soft", timeNode("ago", e.timestamp)),
+    cell("", h("span", { class: "said" }, kindWords(e.event))),
+    cell("right", levelBadge(e.level)),
+    cell("wide", messageNode(e)),
+  ];
+  if (withService) line.splice(1, 0, cell("said", legible(e.service)));
+  return { node: h("tr", { role: "row", class: e.live ? "fresh" : "" }, ...line) };
+}
+
+let eventsDue = false;
+function takeEvent(entry, live) {
+  // An entry comes by the stream and out of the file; a reconnect may bring it again.
+  const key = [entry.timestamp, entry.service, entry.event, entry.container ?? "", entry.message].join("\u0000");
+  if (events.some((e) => e.key === key)) return;
+  const at = Date.parse(entry.timestamp) || 0;
+  const place = events.findIndex((e) => e.at <= at);
+  if (place === -1 && events.length >= KEPT_EVENTS) return;
+  events.splice(place === -1 ? events.length : place, 0, { ...entry, key, at, live });
+  events.length = Math.min(events.length, KEPT_EVENTS);
+  if (eventsDue) return;
+  eventsDue = true;
+  setTimeout(showEvents, 50);
+}
+
+function showEvents() {
+  eventsDue = false;
+  reconcile(byId("events"), events, (e) => e.key, (e) => eventRow(e, true));
+  shows(byId("no-events"), events.length === 0);
+  says(byId("events-count"), events.length ? `last ${events.length}` : "");
+  for (const row of rows.values()) row.recent.refresh(row.record);
+}
+
+// --- health and connection ---------------------------------------------------------------------------------------
+
+async function readHealth() {
+  let health;
+  try {
+    health = await ask("GET", "/health");
+  } catch (fault) {
+    // 503 says what is wrong with the engine.
+    if (fault.status !== 503 || !fault.body) return;
+    health = fault.body;
+  }
+  const lines = [...(health.config_warnings ?? [])];
+  const down = health.status !== "ok";
+  if (down) lines.unshift(health.error ?? "no reason given");
+  shows(byId("notice"), lines.length > 0);
+  marks(byId("notice"), "class", down ? "notice bad" : "notice");
+  says(byId("notice-title"), down
+    ? "The container engine does not answer; nothing is deployed or healed meanwhile."
+    : `${count(lines.length, "part")} of the configuration ${lines.length === 1 ? "is" : "are"} not used as written:`);
+  reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "said" }, legible(line)) }));
+}
+
+async function readAudit() {
+  const entries = await ask("GET", `/audit?limit=${KEPT_EVENTS}`).catch(() => []);
+  for (const entry of entries) takeEvent(entry, false);
+}
+
+const connection = new Connection({
+  url: "/ui/stream",
+  events: {
+    status: takeStatus,
+    audit: (entry) => takeEvent(entry, Date.now() - began > 3000),
+  },
+  poll: async () => takeStatus(await ask("GET", "/status")),
+  badge: byId("link"),
+  quiet: 45000, // a status comes at least every 30 seconds
+});
+let wasLive = false;
+connection.onstate = (state) => {
+  showWaiting(state);
+  if (state === "live" && !wasLive) {
+    readHealth();
+    readAudit();
+  }
+  wasLive = state === "live";
+};
+readHealth();
+readAudit();
+setInterval(() => { if (!document.hidden) readHealth(); }, 30000);

@@ -1,0 +1,438 @@
+// What both pages are made of. Text from outside reaches the page only as text: through `says`, `h` and `textContent`.
+
+const byId = (id) => document.getElementById(id);
+
+// An element with attributes, listeners (`onclick`) and children.
+function h(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function svg(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// --- text --------------------------------------------------------------------------------------------------------
+
+// eslint-disable-next-line no-control-regex
+const SUSPECT = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\u061c]/;
+const TERMINAL = /\u001b\[[0-?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\u061c]/g;
+
+// Colour codes go; other signs that can't be seen (control, direction) are shown by number.
+function legible(value) {
+  const text = String(value ?? "");
+  if (!SUSPECT.test(text)) return text;
+  return text.replace(/\r\n/g, "\n").replace(TERMINAL, "").replace(HIDDEN, (sign) => {
+    const code = sign.charCodeAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
+  });
+}
+
+// Sets a node's text, touching it only when it changes.
+function says(node, value) {
+  const text = legible(value);
+  if (node.textContent === text) return;
+  if (node.childNodes.length === 1 && node.firstChild.nodeType === 3) node.firstChild.data = text;
+  else node.textContent = text;
+}
+
+function shows(node, visible) {
+  if (node.hidden === visible) node.hidden = !visible;
+}
+
+function marks(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
+
+function bytes(n) {
+  if (n >= 1 << 30) return `${(n / (1 << 30)).toFixed(2)} GiB`;
+  if (n >= 1 << 20) return `${(n / (1 << 20)).toFixed(1)} MiB`;
+  return `${Math.ceil(n / 1024)} KiB`;
+}
+
+const mebibytes = (n) => (n >= 1024 ? `${(n / 1024).toFixed(n >= 10240 ? 0 : 1)} GiB` : `${n.toFixed(n >= 100 ? 0 : 1)} MiB`);
+
+// --- time --------------------------------------------------------------------------------------------------------
+
+// How far the program's clock is ahead of the reader's; learned from the Date of its answers.
+let skew = 0;
+function learnClock(response) {
+  const theirs = Date.parse(response.headers.get("date") ?? "");
+  if (Number.isNaN(theirs)) return;
+  const difference = theirs + 500 - Date.now();
+  skew = Math.abs(difference) > 2500 ? difference : 0;
+}
+const clockNow = () => Date.now() + skew;
+
+const exactForm = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+
+function span(seconds) {
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+function clock(seconds) {
+  const two = (n) => String(n).padStart(2, "0");
+  const hours = Math.floor(seconds / 3600);
+  const minutes = Math.floor(seconds / 60) % 60;
+  return hours ? `${hours}:${two(minutes)}:${two(seconds % 60)}` : `${minutes}:${two(seconds % 60)}`;
+}
+
+const MANNERS = {
+  ago: (seconds) => (seconds < 3 ? "just now" : `${span(seconds)} ago`),
+  until: (seconds) => (seconds >= 0 ? "due now" : `in ${clock(-seconds)}`),
+  left: (seconds) => (seconds >= 0 ? "ending now" : `${clock(-seconds)} left`),
+  since: (seconds) => `for ${span(Math.max(seconds, 0))}`,
+};
+
+function timeNode(manner, iso) {
+  const node = h("time", { "data-manner": manner });
+  if (iso) setTime(node, iso);
+  return node;
+}
+
+function setTime(node, iso) {
+  if (node.getAttribute("datetime") !== iso) {
+    node.setAttribute("datetime", iso);
+    const at = Date.parse(iso);
+    node.at = at;
+    node.title = Number.isNaN(at) ? "" : exactForm.format(at);
+  }
+  tell(node);
+}
+
+function tell(node) {
+  const text = Number.isNaN(node.at)
+    ? node.getAttribute("datetime")
+    : MANNERS[node.dataset.manner](Math.floor((clockNow() - node.at) / 1000));
+  says(node, text);
+}
+
+setInterval(() => {
+  if (document.hidden) return;
+  for (const node of document.querySelectorAll("time[datetime]")) tell(node);
+}, 1000);
+
+// --- lists -------------------------------------------------------------------------------------------------------
+
+// Makes the children of `parent` match `items`. A node lives as long as its key, so focus, scroll and open parts stay.
+function reconcile(parent, items, keyOf, make) {
+  const views = (parent.views ??= new Map());
+  const wanted = new Map();
+  for (const item of items) if (!wanted.has(keyOf(item))) wanted.set(keyOf(item), item);
+  for (const [key, view] of views) {
+    if (wanted.has(key)) continue;
+    view.node.remove();
+    views.delete(key);
+  }
+  let place = parent.firstChild;
+  for (const [key, item] of wanted) {
+    let view = views.get(key);
+    if (!view) views.set(key, (view = make(item)));
+    view.update?.(item);
+    if (view.node === place) place = place.nextSibling;
+    else parent.insertBefore(view.node, place);
+  }
+}
+
+// --- badges, digests, curves -------------------------------------------------------------------------------------
+
+function badge() {
+  const sign = h("span", { class: "sign", "aria-hidden": "true" });
+  const word = h("span");
+  const node = h("span", { class: "badge" }, sign, word);
+  return {
+    node,
+    set(look, glyph, text) {
+      marks(node, "class", `badge ${look}`);
+      says(sign, glyph);
+      says(word, text);
+    },
+  };
+}
+
+const LEVELS = {
+  info: ["is-info", "i"],
+  warning: ["is-warn", "▲"],
+  error: ["is-bad", "✕"],
+  critical: ["is-worst", "‼"],
+};
+
+function levelBadge(level) {
+  const made = badge();
+  const [look, glyph] = LEVELS[level] ?? ["", "·"];
+  made.set(look, glyph, level || "none");
+  return made.node;
+}
+
+const copySign = () =>
+  svg("svg", { viewBox: "0 0 16 16", fill: "none", stroke: "currentColor", "stroke-width": "1.4", "aria-hidden": "true" },
+    svg("rect", { x: "5.5", y: "5.5", width: "8", height: "8", rx: "1.5" }),
+    svg("path", { d: "M10.5 3.5v-1a1 1 0 0 0-1-1h-6a1 1 0 0 0-1 1v6a1 1 0 0 0 1 1h1" }));
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Pages that did not come over TLS or from localhost have no clipboard of that kind.
+    const area = h("textarea", { class: "sr", readonly: true, "aria-hidden": "true", tabindex: "-1" });
+    const focused = document.activeElement;
+    area.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    focused?.focus();
+    if (!done) throw new Error("this browser did not allow it");
+  }
+}
+
+function copyButton(what, textOf) {
+  const node = h("button", { type: "button", class: "copy", "aria-label": `Copy ${what}`, title: `Copy ${what}` }, copySign());
+  node.addEventListener("click", async () => {
+    try {
+      await copyText(textOf());
+      node.classList.add("done");
+      setTimeout(() => node.classList.remove("done"), 1500);
+      toast("Copied", `${what} is in the clipboard.`);
+    } catch (fault) {
+      toast("Not copied", fault.message, "failed");
+    }
+  });
+  return node;
+}
+
+function digestNode(what, digest, short) {
+  let whole = digest;
+  const code = h("code", { title: digest });
+  const node = h("span", { class: "digest" }, code, copyButton(what, () => whole));
+  const set = (digest, short) => {
+    whole = digest;
+    marks(code, "title", legible(digest));
+    says(code, short ?? digest);
+  };
+  set(digest, short);
+  return { node, set };
+}
+
+// A value's last minutes as a curve.
+function curve(label) {
+  const path = svg("path", {});
+  const node = svg("svg", { class: "curve", viewBox: "0 0 60 16", preserveAspectRatio: "none", role: "img", "aria-label": label }, path);
+  const values = [];
+  return {
+    node,
+    add(value) {
+      values.push(value);
+      if (values.length > 60) values.shift();
+      if (values.length < 2) return;
+      const top = Math.max(1, ...values);
+      const step = 60 / (values.length - 1);
+      const points = values.map((v, i) => `${(i * step).toFixed(1)} ${(15 - (v / top) * 14).toFixed(1)}`);
+      path.setAttribute("d", `M${points.join("L")}`);
+    },
+  };
+}
+
+// --- events ------------------------------------------------------------------------------------------------------
+
+const hasBox = (entry) =>
+  entry.old_digest || entry.new_digest || entry.reason || entry.container || entry.output || (entry.message ?? "").length > 240;
+
+// Everything that an entry carries beyond its line: for a failed deployment, its black box.
+function blackBox(entry) {
+  const list = h("dl", { class: "box" });
+  const add = (name, node) => list.append(h("dt", null, name), h("dd", null, node));
+  const words = (text) => h("span", { class: "said" }, legible(text));
+  if (entry.container) add("Container", words(entry.container));
+  if (entry.old_digest) add("Old digest", digestNode("old digest", entry.old_digest).node);
+  if (entry.new_digest) add("New digest", digestNode("new digest", entry.new_digest).node);
+  if (entry.reason) add("Reason", words(entry.reason));
+  add("Exact time", words(entry.timestamp));
+  if (entry.output) {
+    list.append(h("dt", { class: "wide" }, "Output, last lines ", copyButton("output", () => entry.output)));
+    list.append(h("dd", { class: "wide" },
+      h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output" }, legible(entry.output))));
+  }
+  return list;
+}
+
+function messageNode(entry) {
+  const line = h("span", { class: "said clamp" }, legible(entry.message));
+  if (!hasBox(entry)) return line;
+  const more = h("details", { class: "more" }, h("summary", null, line));
+  // Made when it is opened: most never are.
+  more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(blackBox(entry)); });
+  return more;
+}
+
+const kindWords = (kind) => legible(kind).replaceAll("_", " ");
+
+// --- asking ------------------------------------------------------------------------------------------------------
+
+// Asks the program; the answer as JSON. Fails with words that say what to do, and always within 20 seconds.
+async function ask(method, path) {
+  const late = AbortSignal.timeout(20000);
+  let response;
+  try {
+    response = await fetch(path, { method, signal: late, headers: { accept: "application/json" }, cache: "no-store" });
+  } catch {
+    throw new Error(late.aborted ? "No answer within 20 seconds." : "No connection. Is the program running?");
+  }
+  learnClock(response);
+  const body = await response.json().catch(() => null);
+  if (!response.ok) {
+    const fault = new Error(body?.error ?? `It answered ${response.status}.`);
+    fault.status = response.status;
+    fault.body = body;
+    throw fault;
+  }
+  return body;
+}
+
+function toast(title, text, look = "") {
+  const node = h("div", { class: `toast ${look}` },
+    h("p", null, h("strong", null, title), " ", h("span", { class: "said" }, legible(text))));
+  const gone = () => node.remove();
+  node.append(h("button", { type: "button", class: "button quiet", "aria-label": "Close message", onclick: gone }, "✕"));
+  const list = byId("toasts");
+  while (list.children.length > 3) list.firstChild.remove();
+  list.append(node);
+  setTimeout(gone, look ? 12000 : 6000);
+}
+
+// Asks the reader; true when they agree.
+function agree(title, text, deed) {
+  const dialog = byId("dialog");
+  says(byId("dialog-title"), title);
+  says(byId("dialog-text"), text);
+  says(byId("dialog-yes"), deed);
+  dialog.returnValue = "";
+  dialog.showModal();
+  byId("dialog-no").focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+// --- connection --------------------------------------------------------------------------------------------------
+
+// Keeps a stream open and says honestly how it is: live, reconnecting, polling (no stream, but answers), stale.
+// `events` maps names of frames to what takes them; `poll` asks for the same by plain request.
+class Connection {
+  constructor({ url, events, poll, badge, quiet }) {
+    Object.assign(this, { url, events, poll, badge, quiet });
+    this.heard = 0;
+    this.wait = 1000;
+    this.open();
+    setInterval(() => this.look(), 1000);
+  }
+
+  open() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    const source = (this.source = new EventSource(this.url));
+    this.opened = Date.now();
+    source.onopen = () => { this.wait = 1000; this.hear(); };
+    source.onerror = () => {
+      // A broken connection is taken up by the browser, which knows where it was; a refused one is not.
+      if (source.readyState === EventSource.CLOSED) this.again();
+      this.look();
+    };
+    for (const [name, take] of Object.entries(this.events)) {
+      source.addEventListener(name, (frame) => {
+        this.hear();
+        let value;
+        try { value = JSON.parse(frame.data); } catch { return; }
+        take(value, frame.lastEventId);
+      });
+    }
+    this.look();
+  }
+
+  again() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.open(), this.wait);
+    this.wait = Math.min(this.wait * 2, 30000);
+    this.poll?.().then(() => this.hear(), () => this.look());
+  }
+
+  hear() {
+    this.heard = Date.now();
+    this.look();
+  }
+
+  look() {
+    if (document.hidden) return;
+    const now = Date.now();
+    const silent = now - (this.heard || this.opened);
+    const isOpen = this.source.readyState === EventSource.OPEN;
+    // Open, yet not a word for longer than the program ever keeps silent: the way is dead.
+    if (isOpen && silent > this.quiet && now - this.opened > this.quiet) this.open();
+    let state = "reconnecting";
+    if (silent > this.quiet) state = "stale";
+    else if (isOpen) state = "live";
+    else if (this.source.readyState === EventSource.CLOSED && this.heard && silent < 12000) state = "polling";
+    const words = {
+      live: "Live",
+      reconnecting: this.heard ? "Reconnecting…" : "Connecting…",
+      polling: "No live stream, asking now and then",
+      stale: this.heard ? `Stale since ${new Date(this.heard).toLocaleTimeString()}` : "No connection",
+    };
+    marks(this.badge, "data-state", state);
+    says(this.badge, words[state]);
+    document.body.dataset.link = state;
+    this.onstate?.(state);
+  }
+}
+
+// --- theme and keys ----------------------------------------------------------------------------------------------
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+function theme() {
+  return document.documentElement.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+}
+
+function showTheme() {
+  const next = theme() === "dark" ? "light" : "dark";
+  says(byId("theme"), next === "dark" ? "☾ Dark" : "☀ Light");
+  marks(byId("theme"), "aria-label", `Switch to the ${next} theme`);
+}
+
+byId("theme").addEventListener("click", () => {
+  const next = theme() === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem("evenkeel-theme", next); } catch { /* for this visit only */ }
+  showTheme();
+});
+prefersDark.addEventListener("change", showTheme);
+showTheme();
+
+// `/` goes to the search field, Escape empties it.
+const search = byId("search");
+document.addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    search.focus();
+    search.select();
+  } else if (event.key === "Escape" && event.target === search) {
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+  }
+});

@@ -1,0 +1,69 @@
+//! What the tests of both pages share.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use contract_tests::Browser;
+
+/// A time so many seconds ago, as on the wire.
+pub(crate) fn ago(seconds: u32) -> String {
+    stamp(SystemTime::now() - Duration::from_secs(seconds.into()))
+}
+
+/// A time in so many seconds.
+#[allow(dead_code)]
+pub(crate) fn ahead(seconds: u32) -> String {
+    stamp(SystemTime::now() + Duration::from_secs(seconds.into()))
+}
+
+fn stamp(at: SystemTime) -> String {
+    jiff::Timestamp::try_from(at).expect("now is within range").to_string()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
+}
+
+/// axe-core's script. Required where `EVENKEEL_AXE` says so (dist/test.sh fetches it), else used where it is.
+pub(crate) fn axe() -> Option<String> {
+    let path = std::env::var_os("EVENKEEL_AXE").map(PathBuf::from);
+    let required = path.is_some();
+    let path = path.unwrap_or_else(|| repository().join("target/axe/node_modules/axe-core/axe.min.js"));
+    match std::fs::read_to_string(&path) {
+        Ok(script) => Some(script),
+        Err(error) if required => panic!("{}: {error}", path.display()),
+        Err(_) => {
+            eprintln!(
+                "NOT CHECKED: accessibility (no axe-core at {}; dist/test.sh fetches it)",
+                path.display()
+            );
+            None
+        }
+    }
+}
+
+/// Whether this run makes the pictures of the documentation.
+pub(crate) fn pictures_are_wanted() -> bool {
+    std::env::var_os("EVENKEEL_PICTURES").is_some()
+}
+
+/// Keeps a picture of the window for the documentation, where this run makes them.
+pub(crate) fn keep_picture(browser: &Browser, name: &str) {
+    let picture = browser.picture();
+    assert!(picture.len() > 10_000, "{name} is empty");
+    if pictures_are_wanted() {
+        let folder = repository().join("dist/docs/img");
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::write(folder.join(format!("{name}.png")), picture).expect("the picture can be written");
+    }
+}
+
+/// No error in the console, no violation of policy, no request to anywhere else.
+#[track_caller]
+pub(crate) fn assert_is_sound(browser: &Browser) {
+    assert_eq!(browser.faults(), [] as [String; 0]);
+    let elsewhere = browser.value(
+        "performance.getEntriesByType('resource').map((e) => e.name).filter((url) => !url.startsWith(location.origin) && !url.startsWith('data:'))",
+    );
+    assert_eq!(elsewhere, serde_json::json!([]));
+}

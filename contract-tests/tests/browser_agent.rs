@@ -1,0 +1,551 @@
+//! The agent's dashboard in a real browser, with a scripted agent behind it (spec 4.2).
+
+mod browser;
+
+use std::time::Duration;
+
+use browser::{ago, ahead, assert_is_sound, axe, keep_picture};
+use contract_tests::{Browser, Stage, wait_for};
+use serde_json::{Value, json};
+
+const OLD: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
+const NEW: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
+
+/// A record with everything that is always there.
+fn service(name: &str, status: &str) -> Value {
+    json!({
+        "name": name, "status": status, "auto_update": true, "auto_start": true, "auto_heal": true,
+        "healthy": status == "ok", "deploying": false, "degraded": false, "exhausted": false,
+        "restart_failures": 0, "updates_total": 0, "rollbacks_total": 0, "restarts_total": 0, "failures_total": 0,
+        "has_stats": true, "cpu_percent": 3.4, "memory_percent": 21.0, "memory_usage_mb": 107.5,
+        "memory_limit_mb": 512.0, "check_status": "idle", "last_check": ago(63), "next_check": ahead(200),
+        "images": [{ "image": format!("localhost:5000/{name}:latest"), "digest": OLD, "short": &OLD[..19], "size_mb": 84.25 }],
+        "containers": [{
+            "id": format!("{name}-1"), "name": format!("{name}-1"), "state": "running",
+            "status": "Up 3 hours (healthy)", "image": format!("localhost:5000/{name}:latest"),
+            "cpu_percent": 3.4, "memory_percent": 21.0, "memory_usage_mb": 107.5, "memory_limit_mb": 512.0,
+        }],
+    })
+}
+
+fn with(mut record: Value, more: &Value) -> Value {
+    for (key, value) in more.as_object().expect("an object") {
+        record[key] = value.clone();
+    }
+    record
+}
+
+/// A machine on which everything happens at once.
+fn busy_machine() -> Value {
+    let shop = with(
+        service("shop", "ok"),
+        &json!({
+            "updates_total": 41, "restarts_total": 2, "cpu_percent": 38.2,
+            "containers": [
+                { "id": "a1", "name": "shop-web-1", "state": "running", "status": "Up 3 hours (healthy)",
+                  "image": "localhost:5000/shop:latest", "cpu_percent": 36.0, "memory_percent": 20.0,
+                  "memory_usage_mb": 300.25, "memory_limit_mb": 1536.0,
+                  "mounts": [
+                    { "type": "volume", "name": "shop_media", "source": "", "destination": "/srv/media", "read_only": false },
+                    { "type": "bind", "name": "", "source": "/etc/shop/settings.toml", "destination": "/app/settings.toml", "read_only": true },
+                    { "type": "tmpfs", "name": "", "source": "", "destination": "/tmp", "read_only": false } ] },
+                { "id": "a2", "name": "shop-worker-1", "state": "running", "status": "Up 3 hours",
+                  "image": "localhost:5000/shop:latest" },
+            ],
+        }),
+    );
+    let api = with(
+        service("api", "blocked"),
+        &json!({
+        "blocked": NEW, "rollbacks_total": 1, "failures_total": 1, "updates_total": 12 }),
+    );
+    let search = with(
+        service("search", "deploying"),
+        &json!({
+        "deploying": true, "has_stats": false, "next_check": null,
+        "deploy": { "phase": "pulling", "image": "localhost:5000/search:latest", "since": ago(12),
+                    "pulled_bytes": 44_040_192, "total_bytes": 102_760_448 } }),
+    );
+    let mail = with(
+        service("mail", "deploying"),
+        &json!({
+        "deploying": true, "memory_percent": 83.0, "memory_usage_mb": 424.9,
+        "deploy": { "phase": "probation", "image": "localhost:5000/mail:latest", "since": ago(22),
+                    "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1 } }),
+    );
+    let ledger = with(
+        service("ledger", "errored"),
+        &json!({
+        "errored": "cannot ask the registry localhost:5000 for ledger:latest: connection refused",
+        "failures_total": 3, "auto_heal": false }),
+    );
+    let queue = with(
+        service("queue", "degraded"),
+        &json!({
+        "degraded": true, "healthy": false, "restart_failures": 1, "restarts_total": 5, "cpu_percent": 97.0 }),
+    );
+    let cache = with(
+        service("cache", "exhausted"),
+        &json!({
+        "exhausted": true, "healthy": false, "restart_failures": 3, "restarts_total": 9, "failures_total": 3 }),
+    );
+    let docs = with(service("docs", "not_found"), &json!({ "not_found": NEW, "auto_start": false }));
+    let mut legacy = with(
+        service("legacy", "unknown"),
+        &json!({
+        "auto_update": false, "auto_heal": false, "auto_start": false, "has_stats": false }),
+    );
+    for key in ["images", "containers", "next_check", "last_check", "healthy"] {
+        legacy.as_object_mut().expect("an object").remove(key);
+    }
+    json!({ "uptime_seconds": 86_400, "services": [shop, api, search, mail, ledger, queue, cache, docs, legacy] })
+}
+
+fn rollback() -> Value {
+    json!({
+        "timestamp": ago(300), "service": "api", "event": "rolled_back", "level": "warning",
+        "message": "the new image failed its probation; the old one runs again and is healthy",
+        "old_digest": OLD, "new_digest": NEW, "container": "api-1",
+        "reason": "container api-1 exited with code 1 after 4 seconds",
+        "output": "api-1  | 2026-05-04T10:11:12Z starting\napi-1  | \u{1b}[31merror\u{1b}[0m: no such column: price\napi-1  | exit 1",
+    })
+}
+
+fn history(stage: &Stage) {
+    let plain = |seconds, service: &str, event: &str, level: &str, message: &str| json!({ "timestamp": ago(seconds), "service": service, "event": event, "level": level, "message": message });
+    stage.entry(&plain(86_000, "evenkeel", "started", "info", "watching 9 services"));
+    stage.entry(&with(
+        plain(7200, "shop", "updated", "info", "the new image passed its probation"),
+        &json!({ "old_digest": NEW, "new_digest": OLD }),
+    ));
+    stage.entry(&plain(
+        1900,
+        "ledger",
+        "error",
+        "error",
+        "cannot ask the registry localhost:5000 for ledger:latest: connection refused",
+    ));
+    stage.entry(&plain(
+        900,
+        "cache",
+        "exhausted",
+        "critical",
+        "3 restarts did not help; given up until someone acts",
+    ));
+    stage.entry(&rollback());
+    stage.entry(&plain(95, "queue", "restarting", "warning", "queue-1 is unhealthy; restarting it"));
+}
+
+/// A stage with the busy machine, and a browser that shows it.
+fn scene() -> (Stage, Browser) {
+    let stage = Stage::agent();
+    stage.status(&busy_machine());
+    history(&stage);
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 9");
+    browser.wait("the events", "document.querySelectorAll('#events > tr').length === 6");
+    (stage, browser)
+}
+
+/// A selector for a part of a service's row.
+fn row(nth: usize, part: &str) -> String {
+    format!("#rows > tr:nth-child({nth}) {part}")
+}
+
+#[test]
+fn every_column_and_section_shows_what_the_status_says() {
+    let (_stage, browser) = scene();
+    let heads = browser.text(".services thead");
+    let heads: Vec<&str> = heads.split_whitespace().collect();
+    assert_eq!(heads.join(" "), "Name Status Config Next Check Resources Stats Actions");
+    assert_eq!(browser.text(&row(1, ".title strong")), "shop");
+    let words: Vec<String> = (1..=9).map(|nth| browser.text(&row(nth, ".badge"))).collect();
+    let expected = [
+        "ok",
+        "blocked",
+        "deploying",
+        "deploying",
+        "errored",
+        "degraded",
+        "exhausted",
+        "not found",
+        "unknown",
+    ];
+    for (word, expected) in words.iter().zip(expected) {
+        assert!(word.ends_with(expected), "{word:?} is not {expected:?}");
+        assert!(word.chars().next().is_some_and(|sign| !sign.is_alphanumeric()), "{word:?} has a sign");
+    }
+    assert_eq!(
+        browser.value("[...document.querySelectorAll('#rows > tr:nth-child(5) .flag')].map((f) => f.title)"),
+        json!(["Auto update: on", "Auto heal: off", "Auto start: on"])
+    );
+    let countdown = browser.text(&row(1, ".next"));
+    assert!(countdown.starts_with("in 3:") && countdown.contains("min ago"), "{countdown}");
+    assert!(browser.text(&row(9, ".next")).contains("not polled"));
+    let resources = browser.text(&row(1, ".resources"));
+    assert!(
+        resources.contains("38.2 %") && resources.contains("107.5 MiB") || resources.contains("108 MiB"),
+        "{resources}"
+    );
+    assert!(browser.text(&row(9, ".resources")).contains("no data yet"));
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('#rows > tr:nth-child(1) .tally dd')].map((d) => d.textContent)"
+        ),
+        json!(["41", "0", "2", "0"])
+    );
+    assert!(
+        browser.text(&row(3, ".deploy")).contains("42.0 MiB of 98.0 MiB"),
+        "{}",
+        browser.text(&row(3, ".deploy"))
+    );
+    assert!(browser.text(&row(4, ".deploy")).contains("left"));
+    assert!(browser.text(&row(5, ".note")).contains("connection refused"));
+    assert!(
+        browser.text("#summary").contains("1 service ok · 4 need you · 3 being worked on"),
+        "{}",
+        browser.text("#summary")
+    );
+
+    for button in 1..=3 {
+        browser.click(&row(1, &format!(".fold:nth-child({button})")));
+    }
+    let open = browser.text(&row(1, ".below"));
+    for part in [
+        "shop-web-1",
+        "running",
+        "CPU 36.0 %",
+        "300 MiB of 1.5 GiB",
+        "shop_media → /srv/media",
+        "read-write",
+        "/etc/shop/settings.toml → /app/settings.toml",
+        "read-only",
+        "tmpfs",
+        "shop-worker-1",
+        "localhost:5000/shop:latest",
+        "84.3 MiB",
+        &OLD[..19],
+        "updated",
+        "the new image passed its probation",
+    ] {
+        assert!(open.contains(part), "{part:?} is not in {open}");
+    }
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
+    let (_stage, browser) = scene();
+    assert!(
+        browser.text(&row(2, ".note")).contains("exited with code 1"),
+        "{}",
+        browser.text(&row(2, ".note"))
+    );
+    browser.click("#events > tr:nth-child(2) summary");
+    browser.wait("the box", "document.querySelector('#events .box')");
+    let told = browser.text("#events > tr:nth-child(2)");
+    for part in [OLD, NEW, "exited with code 1 after 4 seconds", "no such column: price", "warning"] {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    assert!(!told.contains('\u{1b}') && !told.contains("[31m"), "{told}");
+    browser.click("#events > tr:nth-child(2) .box .copy");
+    browser.wait("the word of it", "document.querySelector('#toasts').innerText.includes('Copied')");
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn actions_ask_where_they_interrupt_and_tell_the_answer() {
+    let (stage, browser) = scene();
+    stage.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
+    stage.answer("POST /redeploy/shop", 200, &json!({ "status": "skipped", "reason": "deploy in progress" }));
+    stage.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
+    let told = |text: &str| {
+        browser.wait(text, &format!("document.querySelector('#toasts').innerText.includes({})", json!(text)));
+    };
+    assert_eq!(
+        browser.value("[...document.querySelectorAll('#rows .actions')].map((a) => [...a.children].filter((b) => !b.hidden && b.textContent === 'Unblock').length)"),
+        json!([0, 1, 0, 0, 0, 0, 0, 0, 0])
+    );
+    browser.click(&row(1, ".actions .button:nth-child(1)"));
+    told("A check of shop has begun.");
+    browser.click(&row(1, ".actions .button:nth-child(2)"));
+    browser.wait("the question", "document.querySelector('dialog').open");
+    assert!(browser.text("dialog").contains("Redeploy shop?"));
+    browser.click("#dialog-no");
+    browser.wait("the question gone", "!document.querySelector('dialog').open");
+    assert!(!stage.asked().contains(&"POST /redeploy/shop".to_owned()));
+    browser.click(&row(1, ".actions .button:nth-child(2)"));
+    browser.click("#dialog-yes");
+    told("shop: deploy in progress.");
+    browser.click(&row(2, ".actions .button:nth-child(3)"));
+    browser.click("#dialog-yes");
+    told("api is not blocked any more");
+    // Not scripted: the refusal is told, and no button stays busy.
+    browser.click(&row(5, ".actions .button:nth-child(1)"));
+    told("ledger: nothing here");
+    stage.away(true);
+    browser.click(&row(1, ".actions .button:nth-child(1)"));
+    told("No connection");
+    browser.wait(
+        "no busy button",
+        "!document.querySelector('[aria-busy]') && !document.querySelector('.button:disabled')",
+    );
+    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
+}
+
+#[test]
+fn open_parts_scroll_and_focus_survive_updates_that_touch_only_what_changed() {
+    let (stage, browser) = scene();
+    browser.click(&row(1, ".fold:nth-child(1)"));
+    browser.click("#events > tr:nth-child(2) summary");
+    browser.run(
+        "window.scrollTo(0, 150);
+         document.querySelector('#rows > tr:nth-child(7) .actions button').focus({ preventScroll: true });
+         window.kept = [...document.querySelectorAll('#rows > tr, #events > tr, .things > li')];
+         window.touched = [];
+         new MutationObserver((records) => {
+           for (const r of records) if (!r.target.parentElement?.closest('time')) touched.push(r.target);
+         }).observe(document.querySelector('#rows'), { subtree: true, childList: true, characterData: true, attributes: true });",
+    );
+    let mut report = busy_machine();
+    report["services"][4] = service("ledger", "ok");
+    stage.status(&report);
+    browser.wait(
+        "the new status",
+        "document.querySelector('#rows > tr:nth-child(5) .badge').innerText.endsWith('ok')",
+    );
+    stage.entry(&json!({ "timestamp": ago(0), "service": "ledger", "event": "recovered", "level": "info", "message": "checks work again" }));
+    browser
+        .wait("the new entry", "document.querySelector('#events').innerText.includes('checks work again')");
+    assert_eq!(browser.value("window.kept.every((node) => node.isConnected)"), true);
+    assert_eq!(browser.value("window.scrollY"), 150);
+    assert_eq!(
+        browser.value(
+            "document.activeElement.closest('tr') === document.querySelector('#rows > tr:nth-child(7)')"
+        ),
+        true
+    );
+    assert_eq!(browser.value("document.querySelector('#rows > tr:nth-child(1) .below li') !== null && document.querySelector('#events .more').open"), true);
+    let elsewhere = browser.value(
+        "[...new Set(touched.map((n) => (n.nodeType === 1 ? n : n.parentElement)).filter((n) => n &&
+           !n.closest('#rows > tr:nth-child(5)') && !n.closest('.next, time, .deploy, .curve'))
+           .map((n) => n.outerHTML))]",
+    );
+    assert_eq!(elsewhere, json!([]));
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn the_connection_is_shown_as_it_is_and_comes_back_without_gap_or_double() {
+    let (stage, browser) = scene();
+    browser.wait("live", "document.body.dataset.link === 'live'");
+    stage.away(true);
+    browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
+    assert!(browser.text("#link").contains("Reconnecting"));
+    stage.entry(&json!({ "timestamp": ago(1), "service": "mail", "event": "updated", "level": "info", "message": "meanwhile" }));
+    stage.away(false);
+    browser.wait("live again", "document.body.dataset.link === 'live'");
+    browser
+        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
+    assert_eq!(browser.value("document.querySelectorAll('#rows > tr').length"), 9);
+}
+
+#[test]
+fn search_and_filters_narrow_the_table_by_mouse_and_keyboard() {
+    let (_stage, browser) = scene();
+    let visible = "[...document.querySelectorAll('#rows > tr')].filter((r) => !r.hidden).map((r) => r.querySelector('strong').textContent)";
+    browser.press(&['/']);
+    assert_eq!(browser.value("document.activeElement.id"), "search");
+    browser.write("#search", "SHOP-WORK");
+    assert_eq!(browser.value(visible), json!(["shop"]), "a container's name is searched, too");
+    browser.press(&['\u{e00c}']);
+    assert_eq!(browser.value(visible).as_array().map(Vec::len), Some(9));
+    browser.click("[data-filter=needs]");
+    assert_eq!(browser.value(visible), json!(["api", "ledger", "cache", "docs"]));
+    browser.write("#search", "nothing at all");
+    browser.wait("the empty state", "!document.querySelector('#empty').hidden");
+    assert!(browser.text("#empty").contains("No service matches"));
+    browser.click("#clear");
+    assert_eq!(browser.value(visible).as_array().map(Vec::len), Some(9));
+    // Every control can be reached and used without a mouse.
+    browser.run("document.querySelector('#rows .fold').focus();");
+    browser.press(&['\u{e007}']);
+    assert_eq!(browser.value("document.querySelector('#rows .fold').getAttribute('aria-expanded')"), "true");
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn the_theme_is_the_systems_until_the_reader_chooses_and_then_stays() {
+    let (stage, browser) = scene();
+    let background = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.value(background);
+    browser.prefers("dark", false);
+    let dark = browser.value(background);
+    assert_ne!(light, dark);
+    browser.click("#theme");
+    assert_eq!(browser.value(background), light);
+    browser.open(&stage.url());
+    assert_eq!(browser.value(background), light, "the choice is kept");
+    browser.prefers("light", true);
+    browser.click("#theme");
+    assert_eq!(browser.value(background), dark);
+    let moving = "document.getAnimations().length";
+    assert_eq!(browser.value(moving), 0);
+}
+
+#[test]
+fn hostile_text_is_only_text() {
+    let stage = Stage::agent();
+    let bomb = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script>";
+    let long = "x".repeat(10 * 1024);
+    let record = with(
+        service("shop", "errored"),
+        &json!({
+            "errored": format!("{bomb} {long} \u{1b}[31mred\u{1b}[0m \u{202e}gnp.exe"),
+            "images": [{ "image": bomb, "digest": bomb, "short": bomb, "size_mb": 1.0 }],
+            "containers": [{ "id": bomb, "name": bomb, "state": bomb, "status": bomb, "image": long,
+                "mounts": [{ "type": bomb, "name": bomb, "source": bomb, "destination": bomb, "read_only": true }] }],
+        }),
+    );
+    let named = service(bomb, bomb);
+    stage.status(&json!({ "uptime_seconds": 1, "services": [record, named] }));
+    stage.answer("GET /health", 200, &json!({ "status": "ok", "config_warnings": [bomb, long] }));
+    for nth in 0..3 {
+        stage.entry(&json!({
+            "timestamp": if nth == 0 { bomb.to_owned() } else { ago(nth) }, "service": bomb, "event": bomb, "level": bomb,
+            "message": format!("{long} {bomb} \u{202e}txt"), "old_digest": bomb, "new_digest": bomb,
+            "container": bomb, "reason": bomb, "output": format!("{bomb}\n{long}\n\u{1b}]0;title\u{7}\u{0}\u{202e}"),
+        }));
+    }
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the entries", "document.querySelectorAll('#events > tr').length === 3");
+    browser.run("for (const b of document.querySelectorAll('.fold, .more > summary')) b.click();");
+    browser.wait("the boxes", "document.querySelectorAll('.box').length >= 3");
+    for width in [1440, 390] {
+        browser.size(width, 900);
+        assert_eq!(browser.value("document.documentElement.scrollWidth <= innerWidth"), true, "{width}");
+    }
+    assert_eq!(browser.value("window.hit ?? null"), Value::Null);
+    assert_eq!(browser.value("document.querySelectorAll('main img, main script').length"), 0);
+    assert!(browser.text("body").contains(bomb));
+    assert_eq!(browser.value(r"/[\u001b\u202e\u0000]/.test(document.body.textContent)"), false);
+    assert_is_sound(&browser);
+}
+
+#[test]
+fn empty_and_broken_states_say_what_to_do() {
+    let stage = Stage::agent();
+    stage.status(&json!({ "uptime_seconds": 1, "services": [] }));
+    stage.answer("GET /health", 503, &json!({
+        "status": "unavailable", "error": "cannot reach the engine at /var/run/docker.sock", "config_warnings": ["web: env_file /x does not exist"] }));
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the empty state", "document.querySelector('#empty').innerText.includes('config.json')");
+    browser
+        .wait("the notice", "document.querySelector('#notice').innerText.includes('/var/run/docker.sock')");
+    assert!(browser.text("#notice").contains("env_file /x does not exist"));
+    assert!(browser.text("#no-events").contains("Nothing has happened yet"));
+}
+
+#[test]
+fn no_serious_fault_of_accessibility_in_either_theme_at_any_width() {
+    let Some(axe) = axe() else { return };
+    let (_stage, browser) = scene();
+    browser.run("for (const b of document.querySelectorAll('.fold, .more > summary')) b.click();");
+    for scheme in ["light", "dark"] {
+        browser.prefers(scheme, true);
+        for width in [1440, 390] {
+            browser.size(width, 900);
+            assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} {width}");
+        }
+        browser
+            .run("document.querySelector('#rows > tr:nth-child(1) .actions .button:nth-child(2)').click();");
+        browser.wait("the question", "document.querySelector('dialog').open");
+        assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} dialog");
+        browser.click("#dialog-no");
+    }
+}
+
+#[test]
+fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
+    let (stage, browser) = scene();
+    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
+    browser.run("document.querySelector('#rows .fold').click();");
+    // A little history for the curves.
+    for step in 0..4 {
+        std::thread::sleep(Duration::from_millis(if browser::pictures_are_wanted() { 2100 } else { 10 }));
+        let mut report = busy_machine();
+        for (nth, service) in report["services"].as_array_mut().expect("a list").iter_mut().enumerate() {
+            let wave = [0.7, 1.2, 0.9, 1.0][(step + nth) % 4];
+            service["cpu_percent"] = json!(service["cpu_percent"].as_f64().unwrap_or_default() * wave);
+            service["memory_percent"] =
+                json!(service["memory_percent"].as_f64().unwrap_or_default() * (0.9 + wave / 10.0));
+        }
+        stage.status(&report);
+    }
+    browser.size(1440, 1000);
+    for scheme in ["light", "dark"] {
+        browser.prefers(scheme, true);
+        keep_picture(&browser, &format!("agent-{scheme}"));
+    }
+    browser.prefers("light", true);
+    browser.size(390, 844);
+    assert_eq!(browser.value("document.documentElement.scrollWidth <= innerWidth"), true);
+    keep_picture(&browser, "agent-phone");
+}
+
+#[test]
+fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
+    let stage = Stage::agent();
+    let mut services: Vec<Value> = (0..300).map(|nth| service(&format!("service-{nth:03}"), "ok")).collect();
+    stage.status(&json!({ "uptime_seconds": 1, "services": services }));
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 300");
+    browser.run(
+        "window.long = [];
+         new PerformanceObserver((list) => { for (const e of list.getEntries()) long.push(e.duration); }).observe({ type: 'longtask' });
+         gc(); window.before = performance.memory.usedJSHeapSize;",
+    );
+    let seconds: u32 =
+        std::env::var("EVENKEEL_LOAD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    for tick in 0..seconds * 5 {
+        // Status is coalesced to five frames a second (DECISIONS 3): ten changes in each.
+        for change in 0..10 {
+            let nth = ((tick * 10 + change) * 37 % 300) as usize;
+            let status = ["ok", "degraded", "errored", "blocked"][((tick + change) % 4) as usize];
+            services[nth]["status"] = json!(status);
+            services[nth]["cpu_percent"] = json!(f64::from(tick % 90));
+            let blocked = status == "blocked";
+            services[nth]["blocked"] = if blocked { json!(NEW) } else { Value::Null };
+        }
+        stage.status(&json!({ "uptime_seconds": tick, "services": services }));
+        for change in 0..10 {
+            stage.entry(
+                &json!({ "timestamp": ago(0), "service": format!("service-{change:03}"), "event": "restarted",
+                "level": "info", "message": format!("change {tick} {change}") }),
+            );
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let last = format!("change {} 9", seconds * 5 - 1);
+    browser.wait(
+        "the last change",
+        &format!("document.querySelector('#events').innerText.includes({})", json!(last)),
+    );
+    let seen = browser.value("({ long, before, after: (gc(), performance.memory.usedJSHeapSize), events: document.querySelectorAll('#events > tr').length })");
+    let over: Vec<&Value> =
+        seen["long"].as_array().expect("a list").iter().filter(|ms| ms.as_f64() >= Some(100.0)).collect();
+    assert!(over.is_empty(), "long tasks: {over:?}");
+    let grown = seen["after"].as_f64().unwrap_or_default() - seen["before"].as_f64().unwrap_or_default();
+    assert!(grown < 4e6, "the heap grew by {grown} bytes: {seen}");
+    assert_eq!(seen["events"], 50);
+    wait_for(Duration::from_secs(2), "one stream", || match stage.streams() {
+        1 => Ok(()),
+        n => Err(format!("{n} streams")),
+    });
+    assert_is_sound(&browser);
+}

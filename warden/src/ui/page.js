@@ -1,0 +1,303 @@
+// The warden's dashboard (spec 4.3): machines, what runs where, and every event of the fleet, live.
+
+// A token in the address would end up in bookmarks and screenshots. The cookie is set by now.
+{
+  const address = new URL(location.href);
+  if (address.searchParams.has("token")) {
+    address.searchParams.delete("token");
+    history.replaceState(null, "", address.pathname + address.search + address.hash);
+  }
+}
+
+const KEPT_EVENTS = 500;
+const POLL_MS = 10000;
+const FIELDS = ["machine", "service", "kind", "level", "text"];
+const form = byId("filters");
+
+let machines = null; // the last answer of /machines; null before the first
+let events = []; // newest first
+const fleet = new Map(); // machine and service → what entries tell
+
+says(byId("where"), location.host);
+
+// --- machines ----------------------------------------------------------------------------------------------------
+
+function machineCard(machine) {
+  const name = h("strong", { class: "said" });
+  const word = badge();
+  const since = timeNode("since");
+  const sinceLine = h("span", { class: "small soft" });
+  const last = h("div", { class: "small" });
+  const levels = h("div", { class: "levels" });
+  const missing = h("p", { class: "missing" });
+  const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) }, "Show its events");
+  const lastTime = timeNode("ago");
+  const lastText = h("span", { class: "said clamp" });
+  last.append("Last entry ", lastTime, lastText);
+  const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, last, levels, missing, pick);
+  marks(pick, "aria-label", `Show the events of ${legible(machine.id)}`);
+  return {
+    node,
+    update(m) {
+      says(name, m.id);
+      const known = typeof m.online === "boolean";
+      const state = !known ? "unknown" : m.online ? "online" : "offline";
+      marks(node, "class", `panel card ${state}`);
+      word.set({ online: "is-ok", offline: "is-bad", unknown: "" }[state], { online: "✓", offline: "✕", unknown: "·" }[state], state);
+      shows(sinceLine, Boolean(m.since));
+      if (m.since) {
+        if (!since.parentNode) sinceLine.append(since);
+        setTime(since, m.since);
+      }
+      const newest = events.find((e) => machineOf(e) === m.id);
+      const at = newest?.timestamp ?? m.last_entry;
+      shows(last, Boolean(at));
+      if (at) setTime(lastTime, at);
+      says(lastText, newest ? newest.message : "");
+      const counts = Object.entries(m.counts_by_level ?? {}).filter(([, n]) => n > 0);
+      shows(levels, counts.length > 0);
+      reconcile(levels, counts, ([level]) => level, levelCount);
+      shows(missing, m.missing > 0);
+      says(missing, m.missing > 0 ? `▲ ${count(m.missing, "entry", "entries")} missing: sent by the agent, not received here` : "");
+    },
+  };
+}
+
+function levelCount() {
+  const made = badge();
+  return {
+    node: made.node,
+    update([level, n]) {
+      const [look, glyph] = LEVELS[level] ?? ["", "·"];
+      made.set(look, glyph, `${n} ${level}`);
+    },
+  };
+}
+
+async function readMachines() {
+  try {
+    machines = await ask("GET", "/machines");
+  } catch (fault) {
+    // The session is over (another token, another warden): back to the login form.
+    if (fault.status === 401) location.reload();
+    throw fault;
+  }
+  document.body.dataset.ready = "1";
+  showMachines();
+}
+
+function showMachines() {
+  if (machines === null) return;
+  const off = machines.filter((m) => m.online === false).length;
+  const on = machines.filter((m) => m.online === true).length;
+  const unsure = machines.length - on - off;
+  const parts = [`${count(on, "machine")} online`];
+  if (off) parts.push(`${off} offline`);
+  if (unsure) parts.push(`${unsure} not asked yet`);
+  says(byId("summary"), machines.length ? parts.join(" · ") : "No machines");
+  const heading = `${off ? `(${off}) ` : ""}Evenkeel warden · ${location.host}`;
+  if (document.title !== heading) document.title = heading;
+  says(byId("machines-count"), machines.length || "");
+  reconcile(byId("machines"), machines, (m) => m.id, machineCard);
+  shows(byId("no-machines"), machines.length === 0);
+  says(byId("no-machines-title"), "No machines are configured");
+  says(byId("no-machines-text"), "Add each agent under \"agents\" in the warden's configuration file, or run warden-config, then restart the warden.");
+  offer("machine", [...machines.map((m) => m.id), ...events.map(machineOf)]);
+}
+
+// --- fleet -------------------------------------------------------------------------------------------------------
+
+const machineOf = (entry) => entry.machine || entry.agent || "";
+const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
+
+function learn(entry) {
+  if (PROGRAMS.has(entry.service)) return;
+  const key = `${entry.service}\u0000${machineOf(entry)}`;
+  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry), at: -1, runsAt: -1 };
+  if (entry.at >= known.at) Object.assign(known, { at: entry.at, heard: entry.timestamp, event: entry.event, level: entry.level });
+  // After an update the new image runs, after a rollback the old one.
+  const digest = { updated: entry.new_digest, rolled_back: entry.old_digest }[entry.event];
+  if (digest && entry.at >= known.runsAt) Object.assign(known, { runs: digest, runsAt: entry.at });
+  fleet.set(key, known);
+}
+
+function fleetRow() {
+  const service = h("td", { role: "cell", class: "said" });
+  const machine = h("td", { role: "cell", class: "said soft" });
+  const word = badge();
+  const runs = h("td", { role: "cell" });
+  const digest = digestNode("digest", "");
+  const unknown = h("span", { class: "soft" }, "no deployment seen");
+  runs.append(digest.node, unknown);
+  const heard = timeNode("ago");
+  const node = h("tr", { role: "row" }, service, machine, h("td", { role: "cell" }, word.node), runs,
+    h("td", { role: "cell", class: "soft" }, heard));
+  return {
+    node,
+    update(s) {
+      says(service, s.service);
+      says(machine, s.machine);
+      const [look, glyph] = LEVELS[s.level] ?? ["", "·"];
+      word.set(look, glyph, kindWords(s.event));
+      shows(digest.node, Boolean(s.runs));
+      shows(unknown, !s.runs);
+      if (s.runs) digest.set(s.runs, s.runs.slice(0, 19));
+      setTime(heard, s.heard);
+    },
+  };
+}
+
+// --- feed --------------------------------------------------------------------------------------------------------
+
+function feedRow(e) {
+  const td = (name, node) => h("td", { role: "cell", class: name }, node);
+  return {
+    node: h("tr", { role: "row", class: e.live ? "fresh" : "" },
+      td("soft", timeNode("ago", e.timestamp)),
+      td("said", legible(machineOf(e))),
+      td("said", legible(e.service)),
+      td("said", kindWords(e.event)),
+      td("right", levelBadge(e.level)),
+      td("wide", messageNode(e))),
+    update(e) { shows(this.node, matches(e)); },
+  };
+}
+
+const seen = new Set();
+let due = false;
+function takeEvent(entry, id) {
+  // The replay after a reconnect may bring what is here; an agent's number, else the frame's id, tells.
+  const key = entry.seq !== undefined && entry.agent ? `${entry.agent} ${entry.seq}`
+    : id || [entry.timestamp, machineOf(entry), entry.service, entry.event, entry.message].join("\u0000");
+  if (seen.has(key)) return;
+  seen.add(key);
+  if (seen.size > 4 * KEPT_EVENTS) seen.delete(seen.values().next().value);
+  const made = { ...entry, key, at: Date.parse(entry.timestamp) || 0, live: Date.now() - began > 3000 };
+  // In the order of arrival: that is the order in which the warden knows them.
+  events.unshift(made);
+  events.length = Math.min(events.length, KEPT_EVENTS);
+  learn(made);
+  if (entry.event === "agent_online" || entry.event === "agent_offline") readMachinesSoon();
+  if (due) return;
+  due = true;
+  setTimeout(showEvents, 100);
+}
+const began = Date.now();
+
+function showEvents() {
+  due = false;
+  reconcile(byId("events"), events, (e) => e.key, feedRow);
+  const visible = events.filter(matches).length;
+  says(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of the last ${events.length}`);
+  shows(byId("no-events"), visible === 0);
+  if (!visible) {
+    says(byId("no-events-title"), events.length ? "No event matches" : "No entries yet");
+    says(byId("no-events-text"), events.length ? "Nothing fits these filters together."
+      : "Set push.warden_url and push.token in an agent's configuration to this warden, and its entries appear here.");
+  }
+  const inOrder = [...fleet.values()].sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
+  reconcile(byId("fleet"), inOrder, (s) => s.key, fleetRow);
+  shows(byId("no-fleet"), fleet.size === 0);
+  offer("service", events.map((e) => e.service));
+  offer("kind", events.map((e) => e.event));
+  offer("machine", [...(machines ?? []).map((m) => m.id), ...events.map(machineOf)]);
+  showMachines();
+}
+
+// --- filters, kept in the address --------------------------------------------------------------------------------
+
+const chosen = Object.fromEntries(FIELDS.map((name) => [name, new URLSearchParams(location.search).get(name) ?? ""]));
+
+function matches(e) {
+  if (chosen.machine && machineOf(e) !== chosen.machine) return false;
+  if (chosen.service && e.service !== chosen.service) return false;
+  if (chosen.kind && e.event !== chosen.kind) return false;
+  if (chosen.level && e.level !== chosen.level) return false;
+  if (!chosen.text) return true;
+  const wanted = chosen.text.toLowerCase();
+  return [machineOf(e), e.service, e.event, e.message, e.reason, e.container, e.old_digest, e.new_digest, e.output]
+    .some((text) => text && text.toLowerCase().includes(wanted));
+}
+
+function optionItem([value]) {
+  return { node: h("option", { value }, legible(value)) };
+}
+
+// Offers these values in a filter; the one that is chosen stays even when nothing has it any more.
+function offer(name, values) {
+  const list = form.elements[name];
+  const all = list.options[0];
+  const known = new Set(values.filter(Boolean));
+  if (chosen[name]) known.add(chosen[name]);
+  const sorted = [...known].sort((a, b) => a.localeCompare(b));
+  const now = [...list.options].slice(1).map((o) => o.value);
+  if (sorted.length === now.length && sorted.every((v, i) => v === now[i])) return;
+  list.replaceChildren(all, ...sorted.map((value) => optionItem([value]).node));
+  list.value = chosen[name];
+}
+
+function choose(name, value) {
+  chosen[name] = value;
+  if (form.elements[name].value !== value) {
+    offer(name, [value, ...[...form.elements[name].options].map((o) => o.value)]);
+    form.elements[name].value = value;
+  }
+  const query = new URLSearchParams(FIELDS.filter((field) => chosen[field]).map((field) => [field, chosen[field]]));
+  history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
+  shows(byId("clear"), query.size > 0);
+  showEvents();
+}
+
+for (const name of FIELDS) {
+  const field = form.elements[name];
+  if (name !== "text" && name !== "level") offer(name, []);
+  field.value = chosen[name];
+  field.addEventListener("input", () => choose(name, field.value.trim()));
+}
+shows(byId("clear"), FIELDS.some((name) => chosen[name]));
+form.addEventListener("submit", (event) => event.preventDefault());
+byId("clear").addEventListener("click", () => {
+  for (const name of FIELDS) choose(name, "");
+  search.focus();
+});
+byId("share").addEventListener("click", async () => {
+  try {
+    await copyText(location.href);
+    toast("Copied.", "The link opens this view for everyone who can log in.");
+  } catch (fault) {
+    toast("Not copied.", `${fault.message}; the address bar has the same link.`, "failed");
+  }
+});
+
+// --- connection --------------------------------------------------------------------------------------------------
+
+const connection = new Connection({
+  url: "/events",
+  events: { message: takeEvent },
+  poll: readMachines,
+  badge: byId("link"),
+  quiet: 3.5 * POLL_MS,
+});
+connection.onstate = (state) => {
+  if (machines !== null) return;
+  const failed = state === "stale" || (state === "reconnecting" && Date.now() - began > 3000);
+  says(byId("no-machines-title"), failed ? "The warden does not answer" : "Waiting for the warden…");
+  says(byId("no-machines-text"), failed ? "Is it running? This page keeps trying." : "");
+};
+
+let soon = null;
+function readMachinesSoon() {
+  soon ??= setTimeout(() => { soon = null; poll(); }, 300);
+}
+
+// Entries come only when something happens; these answers tell that the warden is there all the same.
+async function poll() {
+  if (document.hidden) return;
+  try {
+    await readMachines();
+    connection.hear();
+  } catch { /* the connection's state says it */ }
+}
+document.addEventListener("visibilitychange", poll);
+setInterval(poll, POLL_MS);
+poll();
