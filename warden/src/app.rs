@@ -63,7 +63,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let heartbeat = Heartbeat::new(config.agents, ring.clone())?;
 
     if let Some(path) = config.state_path {
-        let file = StateFile { path, ring };
+        let file = StateFile::new(path, ring);
         supervisor.spawn_delivery("state file", file.run(supervisor.delivery_token()));
     }
     supervisor.spawn("heartbeat", heartbeat.run(supervisor.token()));

@@ -13,6 +13,7 @@ use evenkeel_common::file;
 use evenkeel_common::wire::FleetEntry;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::machines::Machine;
@@ -86,16 +87,21 @@ fn read(path: &Path) -> io::Result<State> {
 
 /// Keeps the file up to date.
 pub struct StateFile {
-    /// The file.
-    pub path: PathBuf,
-    /// What is kept.
-    pub ring: Arc<Ring>,
+    path: PathBuf,
+    ring: Arc<Ring>,
+    changes: watch::Receiver<u64>,
 }
 
 impl StateFile {
+    /// Keeps what changes in `ring` from now on in the file at `path`.
+    pub fn new(path: PathBuf, ring: Arc<Ring>) -> Self {
+        let changes = ring.changes();
+        Self { path, ring, changes }
+    }
+
     /// Writes after every change until `stop` is cancelled, and then once more.
     pub async fn run(self, stop: CancellationToken) {
-        let mut changes = self.ring.changes();
+        let mut changes = self.changes.clone();
         let mut failing = false;
         while !stop.is_cancelled() {
             tokio::select! {

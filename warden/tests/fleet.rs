@@ -160,7 +160,7 @@ impl Life {
         let (state, warning) = state_file::load(path, &SystemClock);
         let ring = ring(&["a", "b"], state);
         let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
-        let file = StateFile { path: path.to_owned(), ring: ring.clone() };
+        let file = StateFile::new(path.to_owned(), ring.clone());
         tasks.spawn("state file", file.run(stop.clone()));
         (Self { ring, stop, tasks }, warning)
     }
