@@ -46,7 +46,7 @@ impl Config {
             findings.fault(&KeyPath::root(), "has a value that does not fit its key");
             WardenFile::default()
         });
-        let token = required(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
+        let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
             state_path: state_path(&file.api, &mut findings),
@@ -135,7 +135,7 @@ fn agents(
             findings.fault(&at.key("url"), "is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query");
         }
         let place = at.key("token");
-        let token = required(&file.token, &place, env, findings);
+        let token = token(&file.token, &place, env, findings);
         if !token.is_empty() {
             // Whose entries are they, when two have the same token?
             if token == *api_token {
@@ -154,6 +154,15 @@ fn agents(
     agents
 }
 
+fn token(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    let token = required(text, at, env, findings);
+    if !token.is_empty() && token.expose().len() < SHORT_TOKEN {
+        findings
+            .warn(at, format!("is short and can be guessed; use at least {SHORT_TOKEN} random characters"));
+    }
+    token
+}
+
 /// A text that must hold something once its variables are replaced, and that a header can carry.
 fn required(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let value = match expand(text.expose(), env) {
@@ -170,9 +179,6 @@ fn required(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) 
             at,
             "has a space at an end or a control character (a line break?), which would never match",
         );
-    } else if value.len() < SHORT_TOKEN && !value.contains("://") {
-        findings
-            .warn(at, format!("is short and can be guessed; use at least {SHORT_TOKEN} random characters"));
     }
     Secret::new(value)
 }

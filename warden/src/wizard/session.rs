@@ -311,7 +311,7 @@ impl<'a> Session<'a> {
 
     fn ask_url(&self, prompt: &mut dyn Prompt, place: usize) -> Result<String, Stop> {
         let now = self.draft.agent(place, "url");
-        let hidden = without_login(&now) != now;
+        let hidden = !now.is_empty() && without_login(&now) != now;
         let default = if hidden { String::new() } else { now.clone() };
         let hint = if hidden { " (leave it empty to keep it)" } else { "" };
         loop {
