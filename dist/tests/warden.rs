@@ -1,6 +1,8 @@
 //! The shipped program as a warden: modes and exit codes, a life with its signals, and the conversation of
 //! `warden-config` on a pipe and on a terminal.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,6 +1,8 @@
 //! The warden's shipped schema and sample: they agree with each other, with the program, and with a validator that is
 //! not ours.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 

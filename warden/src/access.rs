@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn any_token_survives_the_way_through_a_cookie() {
         for token in ["plain", "a;b=c", "50% off", "with space", "\"quoted\"", "é+%41", "a\u{7f}b"] {
-            let set = set_cookie(token, false);
-            let (pair, rest) = set.split_once(';').unwrap();
+            let made = set_cookie(token, false);
+            let (pair, rest) = made.split_once(';').unwrap();
             assert_eq!(rest, " Path=/; HttpOnly; SameSite=Strict");
             let sent = headers(&[("cookie", &format!("theme=dark; {pair}; x=y"))]);
             assert_eq!(cookies(&sent), [token]);

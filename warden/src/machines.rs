@@ -74,7 +74,7 @@ impl Machine {
 impl Machines {
     /// Agents of these ids, with what an earlier life knew of them. Agents that are no longer configured are
     /// forgotten.
-    pub fn new(ids: impl IntoIterator<Item = String>, known: Vec<Machine>) -> Self {
+    pub fn new(ids: impl IntoIterator<Item = String>, known: &[Machine]) -> Self {
         let remember = |id: String| {
             let known = known.iter().find(|machine| machine.id == id).cloned();
             known.unwrap_or_else(|| Machine { id, ..Machine::default() })
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn two() -> Machines {
-        Machines::new(["a".to_owned(), "b".to_owned()], Vec::new())
+        Machines::new(["a".to_owned(), "b".to_owned()], &[])
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         machines.heard(1, Err("gone".into()), at(2));
         let text = serde_json::to_string(machines.all()).unwrap();
         let ids = ["c".to_owned(), "b".to_owned()];
-        let mut next = Machines::new(ids, serde_json::from_str(&text).unwrap());
+        let mut next = Machines::new(ids, &serde_json::from_str::<Vec<Machine>>(&text).unwrap());
         assert_eq!(next.records()[1], machines.records()[1]);
         assert!(!next.arrived(1, &entry(Some(5), 1), at(3)));
         assert_eq!(next.heard(1, Err("gone".into()), at(3)), None, "it was offline before");

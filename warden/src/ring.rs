@@ -47,7 +47,7 @@ impl Ring {
             journal.append(entry);
         }
         Self {
-            machines: Mutex::new(Machines::new(ids, state.machines)),
+            machines: Mutex::new(Machines::new(ids, &state.machines)),
             entries: journal,
             changes: watch::Sender::new(0),
             clock,

@@ -105,7 +105,7 @@ impl StateFile {
         let mut failing = false;
         while !stop.is_cancelled() {
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() { break },
+                end = changes.changed() => if end.is_err() { break },
                 () = stop.cancelled() => break,
             }
             changes.mark_unchanged();

@@ -293,10 +293,10 @@ async fn no_body_brings_the_warden_down() {
     })
     .to_string()
     .into_bytes();
-    let mut state = 7u64;
+    let mut seed = 7u64;
     let mut next = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(state >> 33).unwrap() % below
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % below
     };
     let pieces: [&[u8]; 14] = [
         b"\"",

@@ -1,5 +1,7 @@
 //! What the warden does by itself: heartbeats to good, dead and hostile agents, and the state file over its lives.
 
+#![allow(clippy::unwrap_used)]
+
 mod stage;
 
 use std::fs;
