@@ -18,6 +18,10 @@ pub struct Journal<T> {
 struct Ring<T> {
     entries: VecDeque<T>,
     capacity: usize,
+    /// What all entries together may weigh, what they weigh, and what one weighs.
+    budget: usize,
+    weight: usize,
+    weigh: fn(&T) -> usize,
     /// Id that the next entry gets.
     next: u64,
     closed: bool,
@@ -27,6 +31,16 @@ impl<T> Ring<T> {
     /// Id of the oldest entry that is still here; `next` when there is none.
     fn oldest(&self) -> u64 {
         self.next - self.entries.len() as u64
+    }
+
+    fn push(&mut self, entry: T) {
+        self.weight += (self.weigh)(&entry);
+        self.entries.push_back(entry);
+        self.next += 1;
+        while self.entries.len() > self.capacity || (self.weight > self.budget && self.entries.len() > 1) {
+            let gone = self.entries.pop_front().expect("there is more than one");
+            self.weight -= (self.weigh)(&gone);
+        }
     }
 
     fn get(&self, id: u64) -> Option<&T> {
@@ -39,8 +53,13 @@ impl<T: Clone> Journal<T> {
     /// A journal of at most `capacity` entries whose first one gets the id `first_id`. A caller that wants ids to
     /// stay unique over restarts passes a number that only grows.
     pub fn new(capacity: usize, first_id: u64) -> Self {
-        let ring =
-            Ring { entries: VecDeque::new(), capacity: capacity.max(1), next: first_id, closed: false };
+        Self::weighed(capacity, first_id, usize::MAX, |_| 0)
+    }
+
+    /// The same, with a limit also on what the entries weigh together (the last one is kept whatever it weighs).
+    pub fn weighed(capacity: usize, first_id: u64, budget: usize, weigh: fn(&T) -> usize) -> Self {
+        let (entries, capacity) = (VecDeque::new(), capacity.max(1));
+        let ring = Ring { entries, capacity, budget, weight: 0, weigh, next: first_id, closed: false };
         Self { ring: watch::Sender::new(ring) }
     }
 
@@ -49,13 +68,14 @@ impl<T: Clone> Journal<T> {
         let mut id = 0;
         self.ring.send_modify(|ring| {
             id = ring.next;
-            ring.next += 1;
-            if ring.entries.len() == ring.capacity {
-                ring.entries.pop_front();
-            }
-            ring.entries.push_back(entry);
+            ring.push(entry);
         });
         id
+    }
+
+    /// Id that the next entry gets.
+    pub fn next_id(&self) -> u64 {
+        self.ring.borrow().next
     }
 
     /// The last `count` entries, oldest first.
@@ -197,6 +217,19 @@ mod tests {
             drain(&mut subscription),
             [Item::Missed(7), Item::Entry(8, 8), Item::Entry(9, 9), Item::Entry(10, 10)]
         );
+    }
+
+    #[tokio::test]
+    async fn heavy_entries_push_out_the_oldest_sooner() {
+        let journal = Journal::weighed(100, 1, 10, |n: &u32| *n as usize);
+        for n in [4, 4, 4, 1, 1] {
+            journal.append(n);
+        }
+        assert_eq!(journal.recent(100), [4, 4, 1, 1]);
+        journal.append(50);
+        assert_eq!((journal.recent(100), journal.next_id()), (vec![50], 7));
+        journal.append(2);
+        assert_eq!(journal.recent(100), [2]);
     }
 
     #[tokio::test]

@@ -14,9 +14,12 @@
 //! | [`sse`] | event streams: a journal as a reply |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
+//! | [`tls`] | TLS as a client |
+//! | [`file`] | writing a file whole or not at all |
 
 pub mod clock;
 pub mod config;
+pub mod file;
 pub mod http;
 pub mod journal;
 pub mod page;
@@ -26,4 +29,5 @@ pub mod sse;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
+pub mod tls;
 pub mod wire;

@@ -1,9 +1,12 @@
 //! The program `evenkeel`: all modes in one executable (spec, introduction).
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use evenkeel_agent::cli;
+use evenkeel_warden::cli as warden;
 
 /// Keeps container services up to date, proves every new image, goes back when it is bad
 #[derive(Debug, Parser)]
@@ -15,19 +18,53 @@ struct Command {
     #[command(flatten)]
     agent: cli::Args,
     #[command(subcommand)]
-    task: Option<cli::Task>,
+    task: Option<Task>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Mode {
     /// Update, heal and report the services of this machine
     Agent,
+    /// Collect the entries of many agents (configuration: /etc/evenkeel/warden.json unless --config says otherwise)
+    Warden,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    #[command(flatten)]
+    Agent(cli::Task),
+    #[command(flatten)]
+    Warden(warden::Task),
 }
 
 fn main() -> ExitCode {
-    let command = Command::parse();
-    match (command.mode, &command.task) {
+    let matches = Command::command().get_matches();
+    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let warden = warden_args(&command.agent, is_given(&matches));
+    match (command.mode, command.task) {
+        (_, Some(Task::Agent(task))) => cli::perform(&task, &command.agent),
+        (_, Some(Task::Warden(task))) => warden::perform(task, &warden.config),
         (Mode::Agent, None) => cli::run(&command.agent),
-        (_, Some(task)) => cli::perform(task, &command.agent),
+        (Mode::Warden, None) => warden::run(&warden),
+    }
+}
+
+/// Whether `--config` stands on the command line, before a subcommand or behind it.
+fn is_given(matches: &ArgMatches) -> bool {
+    let here = |matches: &ArgMatches| matches.value_source("config") == Some(ValueSource::CommandLine);
+    here(matches) || matches.subcommand().is_some_and(|(_, matches)| here(matches))
+}
+
+/// The flags are the same; only the place of the configuration differs.
+fn warden_args(args: &cli::Args, config_is_given: bool) -> warden::Args {
+    warden::Args {
+        config: if config_is_given { args.config.clone() } else { PathBuf::from(warden::DEFAULT_CONFIG) },
+        check: args.check,
+        log_format: match args.log_format {
+            cli::LogFormat::Auto => warden::LogFormat::Auto,
+            cli::LogFormat::Plain => warden::LogFormat::Plain,
+            cli::LogFormat::Json => warden::LogFormat::Json,
+        },
+        verbose: args.verbose,
     }
 }

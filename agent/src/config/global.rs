@@ -1,12 +1,10 @@
 //! Rules whose breach stops the program (spec 2.9, "global validation failures").
 
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::config::expand::Env;
-use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::config::{Findings, KeyPath, address, quote};
 
 use super::file::{ApiFile, AuditFile, DockerHealthFile, MonitorFile, RegistryFile, StateFile};
 use super::{ApiConfig, DockerHealthConfig, MonitorConfig, RegistryConfig};
@@ -53,16 +51,10 @@ fn registry_host(url: &str) -> Option<String> {
 /// `api`: addresses are `host:port`, the port is 1-65535 (the rule that the spec words as api.port).
 pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     let addresses = KeyPath::of("api.address");
-    let mut taken = HashSet::new();
-    for (n, text) in file.address.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?))) {
-        let at = addresses.index(n);
-        match listen_address(text) {
-            Err(why) => findings.fault(&at, format!("{} {why}; allowed: host:port, where host is an IP address (v6 in brackets), localhost, or empty for all interfaces, and port is 1 to 65535", quote(text))),
-            Ok(address) if !taken.insert(address) => {
-                findings.fault(&at, format!("{} stands there more than once; allowed: each address once", quote(text)));
-            }
-            Ok((host, _)) if !host.is_loopback() => findings.warn(&addresses, format!("{} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1", quote(text))),
-            Ok(_) => {}
+    for (n, address) in address::check(&file.address, &addresses, findings) {
+        if !address.is_loopback() {
+            let text = quote(file.address[n].as_deref().unwrap_or_default());
+            findings.warn(&addresses, format!("{text} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"));
         }
     }
     let hosts = KeyPath::of("api.allowed_hosts");
@@ -79,43 +71,6 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
         addresses: file.address.iter().flatten().cloned().collect(),
         allowed_hosts: file.allowed_hosts.iter().flatten().map(|host| host.to_ascii_lowercase()).collect(),
     }
-}
-
-/// What an address entry's host means; texts that mean the same are equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum ListenHost {
-    All,
-    Localhost,
-    Ip(IpAddr),
-}
-
-impl ListenHost {
-    fn is_loopback(self) -> bool {
-        match self {
-            Self::All => false,
-            Self::Localhost => true,
-            // ::ffff:127.0.0.1 is loopback too.
-            Self::Ip(ip) => ip.to_canonical().is_loopback(),
-        }
-    }
-}
-
-fn listen_address(text: &str) -> Result<(ListenHost, u16), &'static str> {
-    let (host, port) = text.rsplit_once(':').ok_or("has no port")?;
-    let host = if host.is_empty() {
-        ListenHost::All
-    } else if host.eq_ignore_ascii_case("localhost") {
-        ListenHost::Localhost
-    } else if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        ListenHost::Ip(inner.parse::<Ipv6Addr>().map_err(|_| "has no IPv6 address in the brackets")?.into())
-    } else if host.contains(':') {
-        return Err("has an IPv6 address without brackets");
-    } else {
-        ListenHost::Ip(host.parse::<Ipv4Addr>().map_err(|_| "has another kind of host")?.into())
-    };
-    let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-    let port = if digits { port.parse::<u16>().ok() } else { None };
-    port.filter(|port| *port > 0).map(|port| (host, port)).ok_or("has no port from 1 to 65535")
 }
 
 fn is_host_name(text: &str) -> bool {

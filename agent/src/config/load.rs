@@ -6,49 +6,11 @@ use std::sync::Arc;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{Finding, Findings, KeyPath, json, source};
+use evenkeel_common::config::{ConfigFaults, Finding, Findings, KeyPath, json, source};
 use serde_json::Value;
 
 use super::file::AgentFile;
 use super::{Config, delivery, global, service};
-
-/// Why a file is refused: all its faults, and its warnings too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigFaults {
-    path: PathBuf,
-    faults: Vec<Finding>,
-    warnings: Vec<String>,
-}
-
-impl ConfigFaults {
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// What is wrong without being the reason of the refusal.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    fn one(path: &Path, what: String) -> Self {
-        let at = KeyPath::root();
-        Self { path: path.to_owned(), faults: vec![Finding { at, what }], warnings: Vec::new() }
-    }
-}
-
-/// One line a fault, each with the path of the file.
-impl fmt::Display for ConfigFaults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, fault) in self.faults.iter().enumerate() {
-            f.write_str(if n == 0 { "" } else { "\n" })?;
-            write!(f, "{}: {fault}", self.path.display())?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigFaults {}
 
 type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
 
@@ -132,11 +94,7 @@ impl Config {
 
         let (faults, warnings) = findings.finish();
         config.warnings = warnings.iter().map(|warning| in_words(warning, &names)).collect();
-        if faults.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigFaults { path: path.to_owned(), faults, warnings: config.warnings })
-        }
+        if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
     }
 }
 

@@ -24,8 +24,9 @@ mod global;
 mod load;
 mod service;
 
+pub use evenkeel_common::config::ConfigFaults;
 pub use evenkeel_common::config::expand::Env;
-pub use load::{ConfigFaults, ConfigSource, schema};
+pub use load::{ConfigSource, schema};
 
 /// A configuration that passed every fatal rule.
 #[derive(Debug, Clone, PartialEq)]

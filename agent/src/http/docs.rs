@@ -69,10 +69,6 @@ pub(super) fn metrics() -> Doc {
     Doc::of("Metrics in Prometheus' text form.").text(200, "The metrics.", "text/plain")
 }
 
-pub(super) fn ui() -> Doc {
-    Doc::of("The dashboard.").text(200, "The page.", "text/html")
-}
-
 pub(super) fn redeploy() -> Doc {
     Doc::of("Pulls and recreates a service.").json::<RedeployReply>(200, "Started, or why not.").named()
 }

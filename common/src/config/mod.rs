@@ -6,12 +6,15 @@
 //! | text to a JSON tree, repeated keys noticed | [`json`] |
 //! | the tree against the schema of its types: types, ranges, unknown keys | [`shape`] |
 //! | `$NAME` in the texts that allow it | [`expand`] |
+//! | `host:port` to listen on | [`address`] |
 //!
 //! Each daemon adds the rules of its own file. Every step puts what it finds into [`Findings`] and goes on.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
+pub mod address;
 pub mod expand;
 pub mod json;
 pub mod shape;
@@ -156,6 +159,49 @@ impl Findings {
         (self.faults.into_iter().map(|(at, what)| Finding { at, what }).collect(), self.warnings)
     }
 }
+
+/// Why a file is refused: all its faults, and its warnings too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFaults {
+    path: PathBuf,
+    faults: Vec<Finding>,
+    warnings: Vec<String>,
+}
+
+impl ConfigFaults {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is wrong without being the reason of the refusal.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// What is wrong with the file at `path`.
+    pub fn new(path: &Path, faults: Vec<Finding>, warnings: Vec<String>) -> Self {
+        Self { path: path.to_owned(), faults, warnings }
+    }
+
+    /// A file of which nothing can be used.
+    pub fn one(path: &Path, what: impl Into<String>) -> Self {
+        Self::new(path, vec![Finding { at: KeyPath::root(), what: what.into() }], Vec::new())
+    }
+}
+
+/// One line a fault, each with the path of the file.
+impl fmt::Display for ConfigFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, fault) in self.faults.iter().enumerate() {
+            f.write_str(if n == 0 { "" } else { "\n" })?;
+            write!(f, "{}: {fault}", self.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigFaults {}
 
 /// A text from outside as it stands in a message: quoted, control characters escaped, at most 80 characters.
 pub fn quote(text: &str) -> String {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::{FutureExt, Stream, StreamExt};
 use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
@@ -53,9 +53,13 @@ impl Request {
 
 type Handler<S> = Box<dyn Fn(S, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
+/// Looks at a request before its body is read.
+type Admit<S> = fn(&S, &HeaderMap) -> Result<(), Response>;
+
 struct Route<S> {
     method: Method,
     pattern: Vec<Segment>,
+    admit: Admit<S>,
     handler: Handler<S>,
 }
 
@@ -80,9 +84,25 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// endpoints that fit a path the earlier one is taken.
     #[must_use]
     pub fn route<F>(
+        self,
+        method: Method,
+        path: &'static str,
+        handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        self.route_admitting(method, path, |_, _| Ok(()), handler)
+    }
+
+    /// The same for an endpoint with a login: `admit` refuses by the head alone, and the body of a stranger is not
+    /// kept.
+    #[must_use]
+    pub fn route_admitting<F>(
         mut self,
         method: Method,
         path: &'static str,
+        admit: fn(&S, &HeaderMap) -> Result<(), Response>,
         handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -96,7 +116,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         });
         let pattern = pattern.collect();
         let handler: Handler<S> = Box::new(move |state, request| Box::pin(handler(state, request)));
-        self.routes.push(Route { method, pattern, handler });
+        self.routes.push(Route { method, pattern, admit, handler });
         self
     }
 
@@ -148,7 +168,10 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         if !is_well_encoded(query) {
             return error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8");
         }
-        let body = match self.read(&headers, body).await {
+        if let Err(refusal) = (route.admit)(&self.state, &headers) {
+            return self.turn_away(refusal, &headers, body).await;
+        }
+        let body = match self.read(&route.method, &headers, body).await {
             Ok(body) => body,
             Err(refusal) => return refusal,
         };
@@ -197,9 +220,35 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         Err(refusal)
     }
 
-    /// The whole body, or the answer that refuses it.
+    /// The refusal for a request whose body nobody wants: what has come of it is forgotten, so that the client gets
+    /// to read the answer; the connection goes on when that was all.
+    async fn turn_away(
+        &self,
+        refusal: Response,
+        headers: &HeaderMap,
+        body: impl Stream<Item = Result<impl Buf, warp::Error>>,
+    ) -> Response {
+        if headers.contains_key(EXPECT) {
+            return closing(refusal);
+        }
+        let (limit, mut length) = (self.limits.body_bytes, 0);
+        let mut body = std::pin::pin!(body);
+        let ended = timeout(FORGETTING, async {
+            while let Some(part) = body.next().await {
+                length += part.map_or(limit, |part| part.remaining());
+                if length > limit {
+                    return false;
+                }
+            }
+            true
+        });
+        if ended.await == Ok(true) { refusal } else { closing(refusal) }
+    }
+
+    /// The whole body, or the answer that refuses it. What comes with a `GET` is counted but not kept.
     async fn read(
         &self,
+        method: &Method,
         headers: &HeaderMap,
         body: impl Stream<Item = Result<impl Buf, warp::Error>>,
     ) -> Result<Bytes, Response> {
@@ -216,18 +265,17 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         let mut body = std::pin::pin!(body);
         let whole = async {
             let mut bytes = BytesMut::new();
+            let mut length = 0;
             while let Some(part) = body.next().await {
                 let Ok(mut part) = part else {
                     return Err(error(StatusCode::BAD_REQUEST, "the body ended before its end"));
                 };
-                while part.has_remaining() && bytes.len() <= limit {
-                    let chunk = part.chunk();
-                    let length = chunk.len();
-                    bytes.extend_from_slice(chunk);
-                    part.advance(length);
-                }
-                if bytes.len() > limit {
+                length += part.remaining();
+                if length > limit {
                     return Err(too_large());
+                }
+                if *method != Method::GET {
+                    bytes.put(&mut part);
                 }
             }
             Ok(bytes.freeze())

@@ -1,6 +1,7 @@
 //! The contract: every JSON shape that leaves or enters a daemon, and nothing but shapes.
 
 mod audit;
+mod fleet;
 mod health;
 mod pushed;
 mod registry_event;
@@ -8,6 +9,7 @@ mod reply;
 mod status;
 
 pub use audit::{AuditEntry, Kind, Level};
+pub use fleet::{FleetEntry, IngestReply, LevelCounts, MachineRecord};
 pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};

@@ -1,0 +1,423 @@
+//! The shipped program as a warden: modes and exit codes, a life with its signals, and the conversation of
+//! `warden-config` on a pipe and on a terminal.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PEOPLE: &str = "0123456789abcdef-people";
+const AGENT: &str = "0123456789abcdef-agent";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn evenkeel(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(arguments)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    // It may end before it has read all.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("it ends")
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("messages are text")
+}
+
+/// A warden as a process.
+struct Warden {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Warden {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = json!({
+            "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("s.json")},
+            "agents": [{"id": "a", "url": "http://127.0.0.1:1", "token": "$AGENT"}],
+        });
+        fs::write(folder.path().join("warden.json"), config.to_string()).unwrap();
+        let child = Self::spawn(folder.path());
+        let warden = Self { child, port, folder };
+        warden.wait();
+        warden
+    }
+
+    fn spawn(folder: &Path) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+            .args(["--mode", "warden", "--config"])
+            .arg(folder.join("warden.json"))
+            .env_clear()
+            .envs([("PEOPLE", PEOPLE), ("AGENT", AGENT)])
+            .stderr(fs::File::create(folder.join("log")).unwrap())
+            .spawn()
+            .expect("the program is built")
+    }
+
+    fn wait(&self) {
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(start.elapsed() < PATIENCE, "no warden: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    fn signal(&mut self, signal: &str) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not stop: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn restart(&mut self) {
+        self.child = Self::spawn(self.folder.path());
+        self.wait();
+    }
+
+    fn stream(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut answer = String::new();
+        self.stream(request).read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn post(&self, token: &str, seq: u64) -> String {
+        let body = json!({
+            "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": format!("entry {seq}"),
+            "level": "info", "seq": seq,
+        })
+        .to_string();
+        let length = body.len();
+        self.ask(&format!("POST /ingest HTTP/1.1\r\nhost: w\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n{body}"))
+    }
+
+    fn machine(&self) -> Value {
+        let answer = self.ask(&format!(
+            "GET /machines HTTP/1.1\r\nhost: w\r\nconnection: close\r\ncookie: token={PEOPLE}\r\n\r\n"
+        ));
+        serde_json::from_str::<Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()[0].clone()
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut seen = String::new();
+    let mut buffer = [0; 4096];
+    while !seen.contains(wanted) {
+        let count = stream.read(&mut buffer).unwrap_or_else(|error| panic!("{wanted:?}: {error}; {seen}"));
+        assert!(count > 0, "ended before {wanted:?}: {seen}");
+        seen += &String::from_utf8_lossy(&buffer[..count]);
+    }
+    seen
+}
+
+#[test]
+fn a_warden_remembers_over_a_stop_and_over_sigkill() {
+    let mut warden = Warden::start();
+    for seq in [1, 2, 4] {
+        assert!(warden.post(AGENT, seq).starts_with("HTTP/1.1 200"), "{}", warden.log());
+    }
+    assert!(warden.post("wrong", 3).starts_with("HTTP/1.1 401"));
+    let mut stream = warden.stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n"));
+    let replay = until(&mut stream, "entry 4");
+    let id = replay.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+    let start = Instant::now();
+    assert_eq!(warden.signal("-TERM"), Some(0), "{}", warden.log());
+    assert!(start.elapsed() < Duration::from_secs(3), "an open stream holds nothing up");
+    assert_eq!(stream.read_to_string(&mut String::new()).ok(), Some(until_end()));
+
+    warden.restart();
+    let machine = warden.machine();
+    assert_eq!((&machine["missing"], &machine["last_seq"]), (&json!(1), &json!(4)), "{machine}");
+    warden.post(AGENT, 4);
+    warden.post(AGENT, 3);
+    // The browser comes back with the id that it saw last: no gap and no repeat over the restart.
+    let mut stream = warden
+        .stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\nlast-event-id: {id}\r\n\r\n"));
+    let more = until(&mut stream, "entry 3");
+    assert!(!more.contains("entry 4"), "{more}");
+    assert_eq!(warden.machine()["missing"], 0);
+
+    // Whatever is older than a second survives SIGKILL.
+    std::thread::sleep(Duration::from_millis(1200));
+    warden.signal("-KILL");
+    warden.restart();
+    assert_eq!(warden.machine()["counts_by_level"]["info"], 4);
+    assert!(!warden.log().contains(PEOPLE) && !warden.log().contains(AGENT));
+
+    // A damaged file is moved aside and said.
+    assert_eq!(warden.signal("-INT"), Some(0));
+    fs::write(warden.folder.path().join("s.json"), "{\"version\":1,").unwrap();
+    warden.restart();
+    assert!(warden.log().contains("STATE LOST"), "{}", warden.log());
+    assert_eq!(warden.machine()["counts_by_level"]["info"], 0);
+    let kept = fs::read_dir(warden.folder.path())
+        .unwrap()
+        .filter_map(|file| file.ok()?.file_name().into_string().ok());
+    assert_eq!(kept.filter(|name| name.starts_with("s.json.damaged-")).count(), 1);
+}
+
+/// What a stream that ended properly had left.
+fn until_end() -> usize {
+    // The last chunk of the chunked coding.
+    "0\r\n\r\n".len()
+}
+
+#[test]
+fn a_dead_agent_is_said_once() {
+    let warden = Warden::start();
+    let mut stream = warden.stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n"));
+    let seen = until(&mut stream, "agent_offline");
+    assert!(seen.contains(r#""machine":"a","service":"warden","event":"agent_offline""#), "{seen}");
+    assert_eq!(warden.machine()["online"], false);
+}
+
+#[test]
+fn faults_end_the_warden_with_78_and_a_taken_port_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.json");
+    let shown = path.to_str().unwrap();
+    let write = |tree: Value| fs::write(&path, tree.to_string()).unwrap();
+    write(
+        json!({"api": {"token": "$NOT_SET", "port": "0"}, "agents": [{"id": "a", "url": "x", "token": ""}]}),
+    );
+    for arguments in
+        [&["--mode", "warden", "--config", shown][..], &["--mode", "warden", "--check", "--config", shown]]
+    {
+        let output = evenkeel(arguments, "");
+        assert_eq!(output.status.code(), Some(78));
+        assert_eq!(
+            text(output.stderr),
+            format!(
+                "{shown}: agents[0].token: is empty; allowed: a string that is not empty\n\
+                 {shown}: agents[0].url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query\n\
+                 {shown}: api.port: \"0\"; allowed: a port from 1 to 65535\n\
+                 {shown}: api.token: the environment variable NOT_SET is not set\n"
+            )
+        );
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    write(json!({"api": {"token": PEOPLE, "address": [address]}}));
+    let good = evenkeel(&["--mode", "warden", "--check", "--config", shown], "");
+    assert_eq!(good.status.code(), Some(0));
+    assert!(text(good.stderr).ends_with("valid; agents: 0, warnings: 1\n"));
+    let output = evenkeel(&["--mode", "warden", "--config", shown], "");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(output.stderr).contains(&format!("cannot listen on {address}")));
+    let default = evenkeel(&["--mode", "warden", "--check"], "");
+    assert!(
+        text(default.stderr).starts_with("/etc/evenkeel/warden.json: "),
+        "each mode has a file of its own"
+    );
+}
+
+#[test]
+fn the_conversation_works_on_a_pipe_and_its_file_starts_a_warden() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/warden.json");
+    let shown = path.to_str().unwrap();
+    let state = folder.path().join("s.json");
+    let answers = format!(
+        "127.0.0.1:1\n1\nhttp://warden.example\n{}\ny\nweb-1\n10.0.0.5:9090\n1\nn\n7\n",
+        state.display()
+    );
+    for cut in [0, 20, answers.len() - 3] {
+        let output = evenkeel(&["warden-config", "--config", shown], &answers[..cut]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!path.exists(), "cut at {cut}");
+    }
+    let output = evenkeel(&["warden-config", "--config", shown], &answers);
+    let said = text(output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let check = evenkeel(&["--mode", "warden", "--check", "--config", shown], "");
+    assert_eq!(text(check.stderr), format!("{shown}: valid; agents: 1, warnings: 0\n"));
+    // The block to paste is one that the agent takes.
+    let block = said.split_once("configuration. The token is shown only now.\n\n").unwrap().1;
+    let block = block.split_once("\n  }\n").unwrap().0;
+    let agent = folder.path().join("agent.json");
+    fs::write(&agent, format!("{{\n{block}\n  }}\n}}")).unwrap();
+    let check = evenkeel(&["--check", "--config", agent.to_str().unwrap()], "");
+    assert!(text(check.stderr).ends_with("valid; services: 0, warnings: 0\n"));
+    let token =
+        serde_json::from_str::<Value>(&fs::read_to_string(&agent).unwrap()).unwrap()["push"]["token"].clone();
+    let file: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(file["agents"][0]["token"], token);
+}
+
+mod terminal {
+    //! The same conversation as a person at a terminal has it.
+
+    use expectrl::process::unix::WaitStatus;
+    use expectrl::session::OsSession;
+    use expectrl::{Eof, Expect, Session};
+
+    use super::*;
+
+    const OLD: &str = r#"{"api": {"port": "8080", "token": "$WARDEN_TOKEN"}, "agents": [{"id": "a", "url": "http://a:9090", "token": "$A_TOKEN"}]}"#;
+    const DOWN: &str = "\u{1b}[B";
+    const CTRL_C: &str = "\u{3}";
+
+    struct Sitting {
+        session: OsSession,
+        folder: TempDir,
+    }
+
+    impl Sitting {
+        fn begin(term: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("warden.json");
+            fs::write(&path, OLD).unwrap();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+            command.args(["warden-config", "--config"]).arg(&path).env_clear().env("TERM", term);
+            let mut session = Session::spawn(command).unwrap();
+            session.set_expect_timeout(Some(PATIENCE));
+            Self { session, folder }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("warden.json")
+        }
+
+        /// Waits for a text; gives what came before it and it.
+        fn sees(&mut self, wanted: &str) -> String {
+            let found = self.session.expect(wanted).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
+            String::from_utf8_lossy(found.as_bytes()).into_owned()
+        }
+
+        fn types(&mut self, keys: &str) {
+            self.session.send(keys).unwrap();
+        }
+
+        /// All that is still said, and the exit code.
+        fn end(mut self) -> (String, i32, TempDir) {
+            let found = self.session.expect(Eof).unwrap();
+            let rest = String::from_utf8_lossy(found.as_bytes()).into_owned();
+            let WaitStatus::Exited(_, code) = self.session.get_process().wait().unwrap() else {
+                panic!("killed")
+            };
+            (rest, code, self.folder)
+        }
+    }
+
+    #[test]
+    fn an_agent_is_added_with_arrow_keys_and_its_secret_is_not_echoed() {
+        let mut sitting = Sitting::begin("xterm-256color");
+        sitting.sees("the token in $WARDEN_TOKEN");
+        sitting.sees("What next?");
+        sitting.types("\r");
+        sitting.sees("Name of the machine");
+        sitting.types("web-2\r");
+        sitting.sees("Address of its API");
+        sitting.types("10.0.0.6:9090\r");
+        sitting.sees("The token of web-2");
+        sitting.types(&format!("{DOWN}{DOWN}\r"));
+        sitting.sees("Token (not shown)");
+        sitting.types("typed-in-secret-0123456789\r");
+        let mut said = sitting.sees("Address under which others reach this warden");
+        sitting.types("\r");
+        said += &sitting.sees("(the token that you entered)");
+        said += &sitting.sees("What next?");
+        // Save is the second from the end of eight.
+        sitting.types(&DOWN.repeat(6));
+        sitting.types("\r");
+        let path = sitting.path();
+        let (rest, code, _folder) = sitting.end();
+        said += &rest;
+        assert_eq!(code, 0, "{said}");
+        assert!(said.contains("is written"), "{said}");
+        assert!(!said.contains("typed-in"), "{said}");
+        let file: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(
+            file["agents"][1],
+            json!({"id": "web-2", "url": "http://10.0.0.6:9090", "token": "typed-in-secret-0123456789"})
+        );
+        assert_eq!(file["agents"][0]["token"], "$A_TOKEN");
+    }
+
+    #[test]
+    fn ctrl_c_leaves_the_old_file_and_escape_goes_back() {
+        for steps in [&["What next?"][..], &["What next?", "Name of the machine"]] {
+            let mut sitting = Sitting::begin("xterm-256color");
+            for (n, step) in steps.iter().enumerate() {
+                if n > 0 {
+                    sitting.types("\r");
+                }
+                sitting.sees(step);
+            }
+            sitting.types(CTRL_C);
+            let path = sitting.path();
+            let (said, code, _folder) = sitting.end();
+            assert_eq!(code, 1, "{said}");
+            assert!(said.contains("left as it was"), "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), OLD);
+        }
+        let mut sitting = Sitting::begin("xterm-256color");
+        sitting.sees("What next?");
+        sitting.types("\r");
+        sitting.sees("Name of the machine");
+        sitting.types("\u{1b}");
+        sitting.sees("What next?");
+        sitting.types(CTRL_C);
+        assert_eq!(sitting.end().1, 1);
+    }
+
+    #[test]
+    fn a_terminal_that_cannot_move_its_cursor_gets_lines_and_hides_secrets_too() {
+        let mut sitting = Sitting::begin("dumb");
+        sitting.sees("1-8: ");
+        sitting.types("1\r");
+        sitting.sees("Name of the machine: ");
+        sitting.types("web-2\r");
+        sitting.sees("9090: ");
+        sitting.types("http://b\r");
+        sitting.sees("1-3: ");
+        sitting.types("3\r");
+        sitting.sees("Token (not shown): ");
+        sitting.types("typed-in-secret-0123456789\r");
+        let said = sitting.sees("reach this warden");
+        assert!(!said.contains("typed-in"), "{said}");
+        sitting.types("\u{4}");
+        let path = sitting.path();
+        let (_, code, _folder) = sitting.end();
+        assert_eq!((code, fs::read_to_string(&path).unwrap().as_str()), (1, OLD));
+    }
+}

@@ -1,0 +1,93 @@
+//! The warden's shipped schema and sample: they agree with each other, with the program, and with a validator that is
+//! not ours.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use evenkeel_warden::config::{self, Config};
+use serde_json::{Value, json};
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn sample() -> Value {
+    serde_json::from_str(&fs::read_to_string(shipped("samples/warden.json")).unwrap()).unwrap()
+}
+
+fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
+    let env = |name: &str| name.ends_with("_TOKEN").then(|| format!("secret-0123456789-{name}"));
+    Config::parse(text, Path::new("sample.json"), &env)
+}
+
+#[test]
+fn the_shipped_schema_is_the_one_of_the_types() {
+    let path = shipped("schema/warden-config.schema.json");
+    let generated = config::schema();
+    if env::var_os("UPDATE").is_some() {
+        fs::write(&path, format!("{generated:#}\n")).unwrap();
+    }
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(kept, generated, "run the test with UPDATE=1 to write {}", path.display());
+}
+
+#[test]
+fn the_sample_passes_the_schema_and_the_program() {
+    let validator = jsonschema::validator_for(&config::schema()).unwrap();
+    let errors: Vec<_> = validator.iter_errors(&sample()).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    let mut number = sample();
+    number["api"]["port"] = json!(9000);
+    assert!(validator.is_valid(&number), "a number is a port too");
+    let config = parse(&sample().to_string()).unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.agents.len(), 2);
+    assert!(!format!("{config:?}").contains("secret"));
+}
+
+/// Every value of the sample is replaced by values of other types in turn. Where the validator finds the file wrong,
+/// so does the program.
+#[test]
+fn the_program_refuses_all_that_the_schema_refuses() {
+    let validator = jsonschema::validator_for(&config::schema()).unwrap();
+    let mut refused = 0;
+    for pointer in [
+        "/api",
+        "/agents",
+        "/api/port",
+        "/api/token",
+        "/api/state_path",
+        "/agents/0",
+        "/agents/0/id",
+        "/agents/1/url",
+        "/agents/1/token",
+    ] {
+        for value in
+            [json!("x"), json!(-1), json!(1.5), json!(true), json!([]), json!({}), json!([1]), json!("")]
+        {
+            let mut changed = sample();
+            *changed.pointer_mut(pointer).unwrap() = value.clone();
+            if !validator.is_valid(&changed) {
+                refused += 1;
+                assert!(parse(&changed.to_string()).is_err(), "{pointer} = {value} passed unnoticed");
+            }
+        }
+    }
+    assert!(refused > 40, "{refused}");
+}
+
+#[test]
+fn no_broken_file_makes_the_program_panic() {
+    let text = sample().to_string();
+    for at in 0..text.len() {
+        assert!(parse(&text[..at]).is_err(), "cut at {at}");
+        for replacement in ["\"", "{", "]", "9", "-", "\\", "$", "\0", "é", "null"] {
+            let changed = format!("{}{replacement}{}", &text[..at], &text[at + 1..]);
+            if let Err(faults) = parse(&changed) {
+                assert!(!faults.to_string().contains("secret"), "{faults}");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The composition root: everything is made here and handed to those who need it; one line per task.
+//!
+//! Shutdown goes the way of the data: first the server and the heartbeat, then the state file writes what they left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use evenkeel_common::clock::{Clock, SystemClock};
+use evenkeel_common::http;
+use evenkeel_common::supervisor::{self, Supervisor};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::access::Access;
+use crate::config::Config;
+use crate::heartbeat::Heartbeat;
+use crate::http::{Api, Metrics, limits, routes, stream_seats};
+use crate::ring::Ring;
+use crate::state_file::{self, State, StateFile};
+
+/// Time that tasks get to end.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Files that are open beside the connections.
+const OTHER_FILES: u64 = 256;
+
+/// Runs the warden until it is told to stop.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let signals = supervisor::signals().context("cannot listen for signals")?;
+    let limits = limits();
+    open_more_files(limits.connections as u64 + OTHER_FILES);
+    let listeners = http::bind(&config.addresses)?;
+
+    let (state, damage) = match &config.state_path {
+        Some(path) => state_file::load(path, clock.as_ref()),
+        None => (State::default(), None),
+    };
+    if let Some(damage) = damage {
+        tracing::error!("{damage}");
+    }
+    let ids: Vec<String> = config.agents.iter().map(|agent| agent.id.clone()).collect();
+    let ring = Arc::new(Ring::new(ids.iter().cloned(), state, clock));
+
+    let mut supervisor = Supervisor::new();
+    let api = Api {
+        access: Access::new(&config.token, config.agents.iter().map(|agent| &agent.token)),
+        ids: Arc::new(ids),
+        ring: ring.clone(),
+        seats: stream_seats(),
+        metrics: Arc::new(Metrics::default()),
+        stop: supervisor.token(),
+    };
+    let agents = config.agents.len();
+    let heartbeat = Heartbeat::new(config.agents, ring.clone())?;
+
+    if let Some(path) = config.state_path {
+        let file = StateFile::new(path, ring);
+        supervisor.spawn_delivery("state file", file.run(supervisor.delivery_token()));
+    }
+    supervisor.spawn("heartbeat", heartbeat.run(supervisor.token()));
+    supervisor.spawn("api", http::serve(listeners, routes(api, limits), limits, supervisor.token()));
+    tracing::info!(api = ?config.addresses, agents, "ready");
+    supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
+}
+
+/// Raises the soft limit on open files, which is lower than our own limits on most systems, as far as the hard one
+/// allows.
+fn open_more_files(wanted: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let Some(now) = limit.current.filter(|now| *now < wanted) else { return };
+    let raised = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    limit.current = Some(raised);
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, now, wanted, "cannot raise the limit on open files");
+    } else if raised < wanted {
+        tracing::warn!(
+            raised,
+            wanted,
+            "the limit on open files is lower than the warden's limit on connections"
+        );
+    }
+}

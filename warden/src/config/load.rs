@@ -1,0 +1,372 @@
+//! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use evenkeel_common::config::expand::expand;
+use evenkeel_common::config::shape::Shape;
+use evenkeel_common::config::{ConfigFaults, Findings, KeyPath, address, json, quote, source};
+use evenkeel_common::secret::Secret;
+use serde_json::{Value, json};
+
+use super::file::{AgentFile, ApiFile, Items, WardenFile};
+use super::{AgentConfig, Config, DEFAULT_PORT, Env};
+
+/// A token that is shorter can be guessed.
+const SHORT_TOKEN: usize = 16;
+/// A name that is longer would fill the dashboard.
+const LONG_ID: usize = 128;
+
+/// The JSON Schema of the configuration file.
+pub fn schema() -> Value {
+    let mut schema = Shape::of::<WardenFile>().schema().clone();
+    // A number is taken for a port too (DECISIONS 2); the check makes a text of it first.
+    schema["properties"]["api"]["properties"]["port"]["type"] = json!(["string", "integer", "null"]);
+    schema
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    pub fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+        match source::read(path) {
+            Ok(text) => Self::parse(&text, path, env),
+            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
+        }
+    }
+
+    /// Checks a file's text; `path` only stands in the messages.
+    pub fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+        let mut findings = Findings::default();
+        let tree = json::parse(text, &mut findings)
+            .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
+        let tree = Shape::of::<WardenFile>().check(usual_form(tree), &mut findings);
+        // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
+        // (without serde's words, which would show the value).
+        let file: WardenFile = serde_json::from_value(tree).unwrap_or_else(|_| {
+            findings.fault(&KeyPath::root(), "has a value that does not fit its key");
+            WardenFile::default()
+        });
+        let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
+        let mut config = Self {
+            addresses: addresses(&file.api, &mut findings),
+            state_path: state_path(&file.api, &mut findings),
+            agents: agents(&file.agents, &token, env, &mut findings),
+            token,
+            warnings: Vec::new(),
+        };
+        if config.agents.is_empty() && !findings.is_faulty(&KeyPath::of("agents")) {
+            findings.warn(&KeyPath::of("agents"), "names no agent, so nobody can send anything");
+        }
+        let (faults, warnings) = findings.finish();
+        config.warnings = warnings.iter().map(ToString::to_string).collect();
+        if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
+    }
+}
+
+/// Takes out the schema that a file names for its editor, and makes a text of a port that is a number.
+fn usual_form(mut tree: Value) -> Value {
+    if let Some(members) = tree.as_object_mut() {
+        members.remove("$schema");
+    }
+    if let Some(port) = tree.pointer_mut("/api/port")
+        && port.is_number()
+    {
+        *port = Value::String(port.to_string());
+    }
+    tree
+}
+
+/// `api.port` and `api.address`: one of them, or neither.
+fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
+    let at = KeyPath::of("api.port");
+    // An empty text is what a configuration of the predecessor has for "the default".
+    let port = api.port.as_deref().filter(|text| !text.is_empty());
+    let number = port.map(|text| {
+        address::port(text).unwrap_or_else(|| {
+            findings.fault(&at, format!("{}; allowed: a port from 1 to 65535", quote(text)));
+            DEFAULT_PORT
+        })
+    });
+    let Some(addresses) = &api.address else { return vec![format!(":{}", number.unwrap_or(DEFAULT_PORT))] };
+    if port.is_some() {
+        findings.fault(&at, "stands beside api.address, which says it all; allowed: one of the two");
+    }
+    address::check(addresses, &KeyPath::of("api.address"), findings);
+    addresses.iter().flatten().cloned().collect()
+}
+
+/// `api.state_path`: absolute, or empty.
+fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
+    let (at, text) = (KeyPath::of("api.state_path"), &api.state_path);
+    if text.is_empty() {
+        return None;
+    }
+    let path = PathBuf::from(text);
+    if !path.is_absolute() || text.contains('\0') {
+        findings.fault(&at, format!("{}; allowed: an absolute path, or empty to keep nothing", quote(text)));
+    } else if path.is_dir() {
+        findings.fault(&at, format!("{} is a folder; allowed: the absolute path of a file", quote(text)));
+    }
+    Some(path)
+}
+
+fn agents(
+    files: &Items<AgentFile>,
+    api_token: &Secret,
+    env: Env<'_>,
+    findings: &mut Findings,
+) -> Vec<AgentConfig> {
+    let mut ids: HashMap<String, usize> = HashMap::new();
+    let mut tokens: HashMap<String, usize> = HashMap::new();
+    let mut agents = Vec::new();
+    for (n, file) in files.iter().enumerate().filter_map(|(n, file)| Some((n, file.as_ref()?))) {
+        let at = KeyPath::of("agents").index(n);
+        if file.id.chars().any(char::is_control) || file.id.len() > LONG_ID || file.id.trim() != file.id {
+            findings.fault(&at.key("id"), format!("{}; allowed: up to {LONG_ID} bytes without control characters, and no space at either end", quote(&file.id)));
+        }
+        if let Some(earlier) = ids.insert(file.id.clone(), n).filter(|_| !file.id.is_empty()) {
+            findings.fault(
+                &at.key("id"),
+                format!("{} is the id of agents[{earlier}] too; allowed: each id once", quote(&file.id)),
+            );
+        }
+        let url = required(&file.url, &at.key("url"), env, findings);
+        if web_url(url.expose()).is_none() {
+            findings.fault(&at.key("url"), "is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query");
+        }
+        let place = at.key("token");
+        let token = token(&file.token, &place, env, findings);
+        if !token.is_empty() {
+            // Whose entries are they, when two have the same token?
+            if token == *api_token {
+                findings.fault(&place, "is the same as api.token; allowed: a token of its own");
+            }
+            if let Some(earlier) = tokens.insert(token.expose().to_owned(), n) {
+                findings.fault(
+                    &place,
+                    format!("is the same as agents[{earlier}].token; allowed: a token of its own"),
+                );
+            }
+        }
+        let url = Secret::new(url.expose().trim_end_matches('/'));
+        agents.push(AgentConfig { id: file.id.clone(), url, token });
+    }
+    agents
+}
+
+fn token(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    let token = required(text, at, env, findings);
+    if !token.is_empty() && token.expose().len() < SHORT_TOKEN {
+        findings
+            .warn(at, format!("is short and can be guessed; use at least {SHORT_TOKEN} random characters"));
+    }
+    token
+}
+
+/// A text that must hold something once its variables are replaced, and that a header can carry.
+fn required(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    let value = match expand(text.expose(), env) {
+        Ok(value) => value,
+        Err(error) => {
+            findings.fault(at, error.to_string());
+            return Secret::default();
+        }
+    };
+    if value.is_empty() {
+        findings.fault(at, "is empty; allowed: a string that is not empty");
+    } else if value.trim() != value || value.chars().any(char::is_control) {
+        findings.fault(
+            at,
+            "has a space at an end or a control character (a line break?), which would never match",
+        );
+    }
+    Secret::new(value)
+}
+
+/// A URL that heartbeats can be sent to.
+pub fn web_url(text: &str) -> Option<reqwest::Url> {
+    let url = reqwest::Url::parse(text).ok()?;
+    let is_base = matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && url.query().is_none()
+        && url.fragment().is_none();
+    is_base.then_some(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef-people";
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "TOKEN" => Some("secret-0123456789abcdef".to_owned()),
+            "EMPTY" => Some(String::new()),
+            "LINES" => Some("secret-1\nsecret-2".to_owned()),
+            "SPACE" => Some("secret-0123456789abcdef ".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn parse(tree: &Value) -> Result<Config, ConfigFaults> {
+        Config::parse(&tree.to_string(), Path::new("w.json"), &env)
+    }
+
+    fn faults(tree: &Value) -> Vec<String> {
+        let text = parse(tree).unwrap_err().to_string();
+        assert!(!text.contains("secret"), "{text}");
+        text.lines().map(|line| line.strip_prefix("w.json: ").unwrap_or(line).to_owned()).collect()
+    }
+
+    fn agent(id: &str) -> Value {
+        json!({"id": id, "url": format!("http://{id}:9090/"), "token": format!("token-of-{id}-0123456789")})
+    }
+
+    #[test]
+    fn the_check_honours_every_keyword_of_the_schema() {
+        assert_eq!(Shape::of::<WardenFile>().unknown_keywords(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_complete_file_is_taken_with_its_variables_replaced() {
+        let config = parse(&json!({
+            "$schema": "x", "api": {"port": "9000", "token": "$TOKEN", "state_path": "/var/lib/w.json"},
+            "agents": [agent("a"), {"id": "b", "url": "https://b/base", "token": "${TOKEN}-b"}],
+        }))
+        .unwrap();
+        assert_eq!(config.addresses, [":9000"]);
+        assert_eq!(config.token.expose(), "secret-0123456789abcdef");
+        assert_eq!(config.state_path.as_deref(), Some(Path::new("/var/lib/w.json")));
+        assert_eq!(config.agents[0].url.expose(), "http://a:9090");
+        assert_eq!(config.agents[1].token.expose(), "secret-0123456789abcdef-b");
+        assert_eq!(config.warnings, Vec::<String>::new());
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn the_port_is_a_text_or_a_number_or_the_default() {
+        for (api, expected) in [
+            (json!({"token": TOKEN}), ":8080"),
+            (json!({"token": TOKEN, "port": ""}), ":8080"),
+            (json!({"token": TOKEN, "port": null}), ":8080"),
+            (json!({"token": TOKEN, "port": "1"}), ":1"),
+            (json!({"token": TOKEN, "port": 65535}), ":65535"),
+            (json!({"token": TOKEN, "address": ["127.0.0.1:80"]}), "127.0.0.1:80"),
+        ] {
+            assert_eq!(parse(&json!({"api": api, "agents": [agent("a")]})).unwrap().addresses, [expected]);
+        }
+        for port in [
+            json!(0),
+            json!(65536),
+            json!("0"),
+            json!("x"),
+            json!("+1"),
+            json!(-1),
+            json!(80.5),
+            json!(" 80"),
+        ] {
+            let found = faults(&json!({"api": {"token": TOKEN, "port": port}, "agents": []}));
+            assert!(
+                found[0].starts_with("api.port: ") && found[0].ends_with("allowed: a port from 1 to 65535"),
+                "{found:?}"
+            );
+        }
+        assert_eq!(
+            faults(&json!({"api": {"token": TOKEN, "port": true}})),
+            ["api.port: true; allowed: a string"]
+        );
+        assert_eq!(
+            faults(&json!({"api": {"token": TOKEN, "port": 80, "address": [":80"]}})),
+            ["api.port: stands beside api.address, which says it all; allowed: one of the two"]
+        );
+    }
+
+    #[test]
+    fn a_token_that_is_not_there_is_fatal() {
+        for (token, why) in [
+            (json!(null), "is missing; allowed: a string that is not empty"),
+            (json!(""), "is empty; allowed: a string that is not empty"),
+            (json!("$NOPE"), "the environment variable NOPE is not set"),
+            (json!("${EMPTY}"), "the environment variable EMPTY is empty"),
+            (
+                json!("$LINES"),
+                "has a space at an end or a control character (a line break?), which would never match",
+            ),
+            (
+                json!("$SPACE"),
+                "has a space at an end or a control character (a line break?), which would never match",
+            ),
+            (json!(12345), "a number; allowed: a string that is not empty"),
+        ] {
+            assert_eq!(faults(&json!({"api": {"token": token}})), [format!("api.token: {why}")]);
+            let mut one = agent("a");
+            one["token"] = token;
+            assert_eq!(
+                faults(&json!({"api": {"token": TOKEN}, "agents": [one]})),
+                [format!("agents[0].token: {why}")]
+            );
+        }
+        assert_eq!(faults(&json!({})), ["api: is missing; allowed: an object"]);
+    }
+
+    #[test]
+    fn ids_and_tokens_are_unique() {
+        let mut same = agent("b");
+        same["token"] = agent("a")["token"].clone();
+        let mut people = agent("c");
+        people["token"] = json!(TOKEN);
+        let tree = json!({"api": {"token": TOKEN}, "agents": [agent("a"), agent("a"), same, people]});
+        assert_eq!(
+            faults(&tree),
+            [
+                "agents[1].id: \"a\" is the id of agents[0] too; allowed: each id once",
+                "agents[1].token: is the same as agents[0].token; allowed: a token of its own",
+                "agents[2].token: is the same as agents[1].token; allowed: a token of its own",
+                "agents[3].token: is the same as api.token; allowed: a token of its own",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_faults_come_at_once() {
+        let tree = json!({
+            "api": {"token": "$NOPE", "port": 0, "state_path": "x"}, "agnts": [],
+            "agents": [{"id": "", "url": "ftp://x"}, 5, {"id": " a", "url": "http://u?x=1", "token": "$NOPE"}],
+        });
+        let places: Vec<_> =
+            faults(&tree).iter().map(|text| text.split(": ").next().unwrap().to_owned()).collect();
+        assert_eq!(
+            places,
+            [
+                "agents[0].id",
+                "agents[0].token",
+                "agents[0].url",
+                "agents[1]",
+                "agents[2].id",
+                "agents[2].token",
+                "agents[2].url",
+                "api.port",
+                "api.state_path",
+                "api.token",
+            ]
+        );
+        let refused = parse(&tree).unwrap_err();
+        assert_eq!(
+            refused.warnings(),
+            ["agnts: is not a known key and is ignored; did you mean \"agents\"?"]
+        );
+    }
+
+    #[test]
+    fn doubtful_things_are_warnings() {
+        let config = parse(&json!({"api": {"token": "short"}})).unwrap();
+        assert_eq!(
+            config.warnings,
+            [
+                "agents: names no agent, so nobody can send anything",
+                "api.token: is short and can be guessed; use at least 16 random characters",
+            ]
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! An agent's entry as it comes (`POST /ingest`): checked, clipped, and named after the agent whose token it came with.
+
+use evenkeel_common::wire::FleetEntry;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+
+/// Bytes that a name, a kind, a level or a digest may have; the rest is cut off.
+const NAME: usize = 256;
+/// Bytes of a sentence.
+const SENTENCE: usize = 4 * 1024;
+/// Bytes of evidence, of which the end is kept.
+const EVIDENCE: usize = 8 * 1024;
+
+/// A body: the fields of spec 2.7 and of DECISIONS 3. Others are ignored, an `agent` among them.
+#[derive(Debug, Deserialize)]
+struct Body {
+    timestamp: Timestamp,
+    service: String,
+    event: String,
+    message: String,
+    level: String,
+    machine: Option<String>,
+    old_digest: Option<String>,
+    new_digest: Option<String>,
+    container: Option<String>,
+    reason: Option<String>,
+    output: Option<String>,
+    seq: Option<u64>,
+}
+
+/// A body that is no audit entry.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is not an audit entry: {0}")]
+pub struct NoEntry(String);
+
+impl From<serde_json::Error> for NoEntry {
+    /// The parser's words may hold a whole text of the body.
+    fn from(error: serde_json::Error) -> Self {
+        Self(head(error.to_string(), NAME))
+    }
+}
+
+/// The entry in `body`, sent by the agent `agent`.
+pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, NoEntry> {
+    let body: Body = serde_json::from_slice(body)?;
+    let named = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| head(text, NAME));
+    let said = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| head(text, SENTENCE));
+    Ok(FleetEntry {
+        timestamp: body.timestamp,
+        machine: named(body.machine).unwrap_or_else(|| agent.to_owned()),
+        service: head(body.service, NAME),
+        event: head(body.event, NAME),
+        message: head(body.message, SENTENCE),
+        level: head(body.level, NAME),
+        old_digest: named(body.old_digest),
+        new_digest: named(body.new_digest),
+        container: named(body.container),
+        reason: said(body.reason),
+        output: body.output.filter(|text| !text.is_empty()).map(|text| tail(text, EVIDENCE)),
+        seq: body.seq,
+        agent: agent.to_owned(),
+    })
+}
+
+/// The beginning of a text that is too long.
+fn head(mut text: String, bytes: usize) -> String {
+    if text.len() > bytes {
+        text.truncate(text.floor_char_boundary(bytes));
+        text.push('…');
+    }
+    text
+}
+
+/// The end of a text that is too long.
+fn tail(text: String, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text;
+    }
+    format!("…{}", &text[text.ceil_char_boundary(text.len() - bytes)..])
+}
+
+/// A time for people, in its two greatest units.
+pub fn in_words(time: SignedDuration) -> String {
+    let seconds = time.as_secs().max(0);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    let two = |first: i64, name: &str, second: i64, sub: &str| {
+        let rest = if second > 0 { format!(" {second} {sub}") } else { String::new() };
+        format!("{first} {name}{rest}")
+    };
+    match () {
+        () if days > 0 => two(days, "d", hours, "h"),
+        () if hours > 0 => two(hours, "h", minutes, "min"),
+        () if minutes > 0 => two(minutes, "min", seconds % 60, "s"),
+        () => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::{AuditEntry, Kind};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn body(changes: Value) -> Vec<u8> {
+        let mut body = json!({
+            "timestamp": "2026-01-02T03:04:05.5Z", "service": "web", "event": "updated", "message": "m", "level": "info",
+        });
+        let Value::Object(changes) = changes else { panic!("an object") };
+        for (key, value) in changes {
+            body[key] = value;
+        }
+        body.to_string().into_bytes()
+    }
+
+    fn parsed(changes: Value) -> FleetEntry {
+        parse(&body(changes), "box").unwrap()
+    }
+
+    #[test]
+    fn an_entry_of_our_own_agent_keeps_all_its_fields() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut entry =
+            AuditEntry::new(at, "web", Kind::ROLLED_BACK, evenkeel_common::wire::Level::Warning, "back");
+        entry.machine = "rack-1".into();
+        entry.old_digest = Some("sha256:a".into());
+        entry.new_digest = Some("sha256:b".into());
+        entry.container = Some("web-1".into());
+        entry.reason = Some("it crashed".into());
+        entry.output = "line\n".into();
+        let mut sent = serde_json::to_value(&entry).unwrap();
+        sent["seq"] = json!(17);
+        let kept = parse(sent.to_string().as_bytes(), "box").unwrap();
+        sent["agent"] = json!("box");
+        assert_eq!(serde_json::to_value(&kept).unwrap(), sent);
+    }
+
+    #[test]
+    fn an_entry_of_another_program_is_taken_as_it_is() {
+        let kept = parsed(json!({
+            "level": "WARN", "event": "image.deployed", "extra": {"deep": [1]}, "old_digest": "", "reason": null,
+            "timestamp": "2024-05-06T07:08:09.123456789+02:00",
+        }));
+        assert_eq!(
+            serde_json::to_string(&kept).unwrap(),
+            r#"{"timestamp":"2024-05-06T05:08:09.123456789Z","machine":"box","service":"web","event":"image.deployed","message":"m","level":"WARN","agent":"box"}"#
+        );
+    }
+
+    #[test]
+    fn a_body_cannot_say_whose_it_is() {
+        let kept = parsed(json!({"agent": "other", "machine": "rack-9"}));
+        assert_eq!((kept.agent.as_str(), kept.machine.as_str()), ("box", "rack-9"));
+        assert_eq!(parsed(json!({"machine": ""})).machine, "box");
+    }
+
+    #[test]
+    fn what_is_no_entry_is_refused_with_the_reason() {
+        for (changes, why) in [
+            (json!({"timestamp": null}), "timestamp"),
+            (json!({"timestamp": "yesterday"}), "timestamp"),
+            (json!({"timestamp": 5}), "invalid type"),
+            (json!({"service": null}), "invalid type: null"),
+            (json!({"message": {}}), "invalid type: map"),
+            (json!({"seq": -1}), "invalid value: integer `-1`"),
+            (json!({"seq": "7"}), "invalid type: string"),
+            (json!({"seq": 1.5}), "invalid type: floating point"),
+            (json!({"reason": ["x"]}), "invalid type: sequence"),
+        ] {
+            let error = parse(&body(changes.clone()), "box").unwrap_err().to_string();
+            assert!(error.starts_with("the body is not an audit entry: "), "{error}");
+            assert!(error.contains(why) || why == "timestamp", "{changes}: {error}");
+        }
+        for text in ["", "null", "[]", "{}", "{\"a\"", "x", "[[[[", "\u{feff}{}"] {
+            assert!(parse(text.as_bytes(), "box").is_err(), "{text}");
+        }
+        let missing = parse(br#"{"timestamp":"2026-01-02T03:04:05Z","service":"a"}"#, "box").unwrap_err();
+        assert!(missing.to_string().contains("missing field `event`"), "{missing}");
+        assert!(parse(&"[".repeat(1_000_000).into_bytes(), "box").is_err(), "depth has an end");
+    }
+
+    #[test]
+    fn texts_that_are_too_long_are_clipped_at_a_character() {
+        let long = "é".repeat(100_000);
+        let kept = parsed(json!({
+            "service": long, "event": long, "level": long, "machine": long, "message": long, "reason": long,
+            "output": format!("{long}end"), "container": long, "old_digest": long, "new_digest": long,
+        }));
+        assert!(serde_json::to_string(&kept).unwrap().len() < 20 * 1024);
+        assert_eq!(kept.service.len(), NAME + '…'.len_utf8());
+        assert!(kept.output.unwrap().ends_with("end"));
+    }
+
+    #[test]
+    fn control_characters_stay_what_they_are() {
+        let kept = parsed(json!({"message": "a\u{0}b\u{1b}[31m\n</script>"}));
+        assert_eq!(kept.message, "a\u{0}b\u{1b}[31m\n</script>");
+        assert!(!serde_json::to_string(&kept).unwrap().contains('\n'));
+    }
+
+    #[test]
+    fn times_are_said_in_two_units() {
+        for (seconds, words) in [
+            (-5, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3_660, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(in_words(SignedDuration::from_secs(seconds)), words);
+        }
+    }
+}

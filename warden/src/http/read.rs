@@ -1,0 +1,37 @@
+//! Endpoints that only read.
+
+use std::sync::Arc;
+
+use evenkeel_common::http::{Request, Response, StatusCode, json};
+use evenkeel_common::sse;
+use evenkeel_common::wire::Health;
+
+use super::{Api, unauthorised};
+
+const WHO: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
+
+/// `GET /events`: the last 50 entries, then every new one.
+pub(super) async fn events(api: Api, request: Request) -> Response {
+    if !api.admits(&request) {
+        return unauthorised(WHO);
+    }
+    let seat = match api.seats.admit(request.arrival.peer.ip()) {
+        Ok(seat) => seat,
+        Err(refusal) => return refusal,
+    };
+    let entries = api.ring.subscribe(sse::last_event_id(&request.headers));
+    sse::reply(sse::frames(entries, None, Arc::clone), api.stop, seat)
+}
+
+/// `GET /machines`: what the page shows beside the entries.
+pub(super) async fn machines(api: Api, request: Request) -> Response {
+    if !api.admits(&request) {
+        return unauthorised(WHO);
+    }
+    json(StatusCode::OK, &api.ring.records())
+}
+
+/// `GET /health`: open, and says no more than that the program runs.
+pub(super) async fn health(_: Api, _: Request) -> Response {
+    json(StatusCode::OK, &Health { status: "ok".to_owned(), error: None, config_warnings: Vec::new() })
+}

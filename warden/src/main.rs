@@ -1,0 +1,5 @@
+//! The program `evenkeel-warden`.
+
+fn main() -> std::process::ExitCode {
+    evenkeel_warden::cli::main()
+}

@@ -1,0 +1,145 @@
+//! Which numbers of one agent have come: told once each, with the gaps between them.
+
+use serde::{Deserialize, Serialize};
+
+/// More gaps than these are not remembered; the oldest is given up first.
+const MAX_RANGES: usize = 1024;
+/// A step so wide is no gap but another count: no queue holds so much (DECISIONS 5: 10,000 entries).
+const NEW_COUNT: u64 = 1_000_000;
+
+/// A set of numbers as ranges, ascending, neither touching nor overlapping.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
+pub struct Seen {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Seen {
+    /// Adds a number; `false` when it was there already.
+    pub fn insert(&mut self, number: u64) -> bool {
+        // The first range that ends at the number or after it.
+        let at = self.ranges.partition_point(|(_, end)| *end < number);
+        if self.ranges.get(at).is_some_and(|(start, _)| *start <= number) {
+            return false;
+        }
+        let joins_left = at > 0 && self.ranges[at - 1].1.checked_add(1) == Some(number);
+        let joins_right = self.ranges.get(at).is_some_and(|(start, _)| start - 1 == number);
+        match (joins_left, joins_right) {
+            (true, true) => {
+                self.ranges[at - 1].1 = self.ranges[at].1;
+                self.ranges.remove(at);
+            }
+            (true, false) => self.ranges[at - 1].1 = number,
+            (false, true) => self.ranges[at].0 = number,
+            (false, false) => self.ranges.insert(at, (number, number)),
+        }
+        if self.ranges.len() > MAX_RANGES {
+            self.ranges[1].0 = self.ranges[0].0;
+            self.ranges.remove(0);
+        }
+        true
+    }
+
+    /// Greatest number.
+    pub fn last(&self) -> Option<u64> {
+        self.ranges.last().map(|(_, end)| *end)
+    }
+
+    /// How many numbers between the least and the greatest are not there.
+    pub fn missing(&self) -> u64 {
+        self.ranges.windows(2).map(|pair| pair[1].0 - pair[0].1 - 1).sum()
+    }
+
+    /// Whether a number is so far from all others that it can only belong to another count.
+    pub fn is_far(&self, number: u64) -> bool {
+        match (self.ranges.first(), self.last()) {
+            (Some((first, _)), Some(last)) => {
+                number.saturating_sub(last) > NEW_COUNT || first.saturating_sub(number) > NEW_COUNT
+            }
+            _ => false,
+        }
+    }
+}
+
+impl TryFrom<Vec<(u64, u64)>> for Seen {
+    type Error = &'static str;
+
+    fn try_from(ranges: Vec<(u64, u64)>) -> Result<Self, Self::Error> {
+        let rising = ranges.iter().all(|(start, end)| start <= end)
+            && ranges.windows(2).all(|pair| pair[1].0 > pair[0].1 && pair[1].0 - pair[0].1 > 1);
+        if rising && ranges.len() <= MAX_RANGES {
+            Ok(Self { ranges })
+        } else {
+            Err("ranges of numbers that are not in order")
+        }
+    }
+}
+
+impl From<Seen> for Vec<(u64, u64)> {
+    fn from(seen: Seen) -> Self {
+        seen.ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn gaps_open_and_close() {
+        let mut seen = Seen::default();
+        assert!(seen.insert(5));
+        assert_eq!((seen.last(), seen.missing()), (Some(5), 0), "what was before the first is not missing");
+        assert!(seen.insert(9));
+        assert_eq!(seen.missing(), 3);
+        assert!(seen.insert(7) && seen.insert(6) && seen.insert(8));
+        assert_eq!((seen.missing(), seen.ranges.as_slice()), (0, &[(5, 9)][..]));
+        assert!(!seen.insert(5) && !seen.insert(7) && !seen.insert(9));
+        assert!(seen.insert(0) && seen.insert(u64::MAX));
+        assert!(!seen.insert(u64::MAX) && !seen.insert(0));
+        assert_eq!(seen.missing(), 4 + (u64::MAX - 10));
+    }
+
+    /// Whatever comes in whatever order, it is what a plain set says.
+    #[test]
+    fn it_agrees_with_a_plain_set() {
+        let mut state = 1u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for size in [1, 2, 8, 200] {
+            let (mut seen, mut plain) = (Seen::default(), BTreeSet::new());
+            for _ in 0..2000 {
+                let number = next(size) + 3;
+                assert_eq!(seen.insert(number), plain.insert(number));
+                let (first, last) = (*plain.first().unwrap(), *plain.last().unwrap());
+                assert_eq!(seen.last(), Some(last));
+                assert_eq!(seen.missing(), last - first + 1 - plain.len() as u64);
+                let text = serde_json::to_string(&seen).unwrap();
+                assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
+            }
+        }
+    }
+
+    #[test]
+    fn a_hostile_agent_cannot_fill_the_memory_with_gaps() {
+        let mut seen = Seen::default();
+        for n in 0..10_000 {
+            seen.insert(n * 2);
+        }
+        assert_eq!(seen.ranges.len(), MAX_RANGES);
+        assert_eq!(seen.missing(), MAX_RANGES as u64 - 1);
+        assert!(!seen.insert(1), "an old gap was given up");
+    }
+
+    #[test]
+    fn a_damaged_text_is_refused() {
+        for text in ["[[2,1]]", "[[1,2],[2,3]]", "[[1,2],[3,4]]", "[[5,6],[1,2]]", "[[1]]", "[[-1,2]]", "{}"]
+        {
+            assert!(serde_json::from_str::<Seen>(text).is_err(), "{text}");
+        }
+    }
+}

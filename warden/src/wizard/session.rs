@@ -1,0 +1,477 @@
+//! What is asked, and in which order: the essentials of a new file one after the other, then a menu.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use evenkeel_common::config::expand::Env;
+use evenkeel_common::config::{Findings, KeyPath, address, quote, source};
+use evenkeel_common::file;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::json;
+
+use super::draft::Draft;
+use super::prompt::{Prompt, Stop};
+use crate::config::{Config, DEFAULT_PORT, web_url};
+
+const DEFAULT_STATE: &str = "/var/lib/evenkeel/warden-state.json";
+/// Length of a generated token, before it is made text.
+const TOKEN_BYTES: usize = 32;
+
+/// How a conversation ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The file was written.
+    Written,
+    /// It was left as it was, by choice.
+    Unchanged,
+}
+
+/// One conversation.
+pub(super) struct Session<'a> {
+    path: &'a Path,
+    /// Text of the file when it was read.
+    before: Option<String>,
+    draft: Draft,
+    read: Draft,
+    env: Env<'a>,
+    /// Where agents reach this warden, once it was asked.
+    warden_url: Option<String>,
+}
+
+/// A token as it was given.
+enum Token {
+    Generated(String),
+    Reference(String),
+    Entered(String),
+    Kept(String),
+}
+
+impl Token {
+    /// The text for the file.
+    fn text(&self) -> &str {
+        match self {
+            Self::Generated(text) | Self::Reference(text) | Self::Entered(text) | Self::Kept(text) => text,
+        }
+    }
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(path: &'a Path, before: Option<String>, draft: Draft, env: Env<'a>) -> Self {
+        Self { path, before, read: draft.clone(), draft, env, warden_url: None }
+    }
+
+    pub(super) fn run(&mut self, prompt: &mut dyn Prompt) -> Result<End, Stop> {
+        let shown = self.path.display();
+        if self.before.is_none() {
+            prompt.say(&format!("{shown} does not exist yet. A few questions, and it does.\n"))?;
+            self.begin(prompt)?;
+        } else {
+            prompt.say(&format!("{shown} holds this:\n"))?;
+        }
+        loop {
+            self.show(prompt)?;
+            match self.menu(prompt) {
+                // Esc in a question leads back to the menu; in the menu it leads nowhere.
+                Ok(None) | Err(Stop::Back) => {}
+                Ok(Some(end)) => return Ok(end),
+                Err(stop) => return Err(stop),
+            }
+        }
+    }
+
+    /// The essentials of a new file. There is no menu to go back to yet, so a question left is a conversation ended.
+    fn begin(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        self.ask_listen(prompt)?;
+        self.ask_api_token(prompt)?;
+        self.ask_state(prompt)?;
+        while prompt.confirm("Add an agent?", true)? {
+            match self.add_agent(prompt) {
+                Err(Stop::Back) => break,
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn menu(&mut self, prompt: &mut dyn Prompt) -> Result<Option<End>, Stop> {
+        type Step<'a> = fn(&mut Session<'a>, &mut dyn Prompt) -> Result<(), Stop>;
+        let mut steps: Vec<(&str, Step<'a>)> = vec![("Add an agent", Self::add_agent)];
+        if !self.draft.agents().is_empty() {
+            steps.push(("Edit an agent", Self::edit_agent));
+            steps.push(("Remove an agent", Self::remove_agent));
+        }
+        steps.push(("Change where it listens", Self::ask_listen));
+        steps.push(("Change the token for people", Self::ask_api_token));
+        steps.push(("Change the state file", Self::ask_state));
+        let mut choices: Vec<String> = steps.iter().map(|(name, _)| (*name).to_owned()).collect();
+        choices.extend(["Save and quit".to_owned(), "Quit without saving".to_owned()]);
+        let choice = prompt.choose("What next?", &choices)?;
+        if let Some((_, step)) = steps.get(choice) {
+            step(self, prompt)?;
+            return Ok(None);
+        }
+        if choice == steps.len() {
+            return self.save(prompt);
+        }
+        if self.draft != self.read && !prompt.confirm("Forget what was changed?", false)? {
+            return Ok(None);
+        }
+        prompt.say(&format!("{} was left as it was.", self.path.display()))?;
+        Ok(Some(End::Unchanged))
+    }
+
+    /// What the file would say, without its secrets.
+    fn show(&self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let state = Some(self.draft.api("state_path")).filter(|path| !path.is_empty());
+        let mut lines = vec![
+            format!("  listens on    {}", self.listens()),
+            format!("  people need   {}", self.token_in_words(&self.draft.api("token"))),
+            format!(
+                "  state file    {}",
+                state.unwrap_or_else(|| "none: entries are forgotten at a restart".to_owned())
+            ),
+        ];
+        if self.draft.agents().is_empty() {
+            lines.push("  agents        none".to_owned());
+        }
+        for place in 0..self.draft.agents().len() {
+            let title = if place == 0 { "agents" } else { "" };
+            let (id, url) = (self.draft.agent(place, "id"), self.draft.agent(place, "url"));
+            let token = self.token_in_words(&self.draft.agent(place, "token"));
+            lines.push(format!("  {title:<13} {}  {}  {token}", legible(&id), without_login(&url)));
+        }
+        prompt.say(&format!("{}\n", lines.join("\n")))
+    }
+
+    fn listens(&self) -> String {
+        let addresses = self.draft.addresses();
+        if !addresses.is_empty() {
+            return addresses.iter().map(|text| legible(text)).collect::<Vec<_>>().join(", ");
+        }
+        let port = Some(self.draft.api("port")).filter(|port| !port.is_empty());
+        format!("port {} of all interfaces", port.unwrap_or_else(|| DEFAULT_PORT.to_string()))
+    }
+
+    fn token_in_words(&self, token: &str) -> String {
+        match reference(token) {
+            _ if token.is_empty() => "no token yet".to_owned(),
+            Some(name) if (self.env)(name).is_none() => {
+                format!("the token in {token} (not set here; the warden will need it)")
+            }
+            Some(_) => format!("the token in {token}"),
+            None => "a token (not shown)".to_owned(),
+        }
+    }
+
+    fn ask_listen(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        prompt.say(
+            "The warden speaks plain HTTP. Behind a proxy that adds TLS, listen on 127.0.0.1 only; a port alone \
+             means all interfaces.",
+        )?;
+        let now = self.draft.addresses().join(", ");
+        let port = self.draft.api("port");
+        let default = match (now.is_empty(), port.is_empty()) {
+            (false, _) => now,
+            (true, false) => port,
+            (true, true) => DEFAULT_PORT.to_string(),
+        };
+        loop {
+            let answer = prompt.text("Port, or host:port (several with commas)", &default)?;
+            if let Some(port) = address::port(&answer) {
+                self.draft.set_api("address", json!(null));
+                self.draft.set_api("port", json!(port.to_string()));
+                return Ok(());
+            }
+            let texts: Vec<Option<String>> =
+                answer.split(',').map(|text| Some(text.trim().to_owned())).collect();
+            let mut findings = Findings::default();
+            address::check(&texts, &KeyPath::root(), &mut findings);
+            let (faults, _) = findings.finish();
+            if faults.is_empty() {
+                self.draft.set_api("port", json!(null));
+                self.draft.set_api("address", json!(texts));
+                return Ok(());
+            }
+            for fault in faults {
+                prompt.say(&fault.what)?;
+            }
+        }
+    }
+
+    fn ask_api_token(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let now = self.draft.api("token");
+        let token = self.ask_token(prompt, "The token that people need in the browser", &now, None)?;
+        self.draft.set_api("token", json!(token.text()));
+        if let Token::Generated(text) = &token {
+            let url = self.ask_warden_url(prompt)?;
+            prompt.say(&format!(
+                "Keep this, it is shown only now. To look at the fleet, open\n\n  {url}/?token={text}\n"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn ask_state(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let now = self.draft.api("state_path");
+        let default = match (now.is_empty(), self.before.is_none()) {
+            (true, true) => DEFAULT_STATE,
+            (true, false) => "none",
+            (false, _) => &now,
+        };
+        loop {
+            let answer = prompt
+                .text("File that keeps the last entries over a restart (\"none\" for no file)", default)?;
+            if answer == "none" {
+                self.draft.set_api("state_path", json!(null));
+                return Ok(());
+            }
+            if Path::new(&answer).is_absolute() && !Path::new(&answer).is_dir() {
+                self.draft.set_api("state_path", json!(answer));
+                return Ok(());
+            }
+            prompt.say(
+                "Please give the absolute path of a file, for example /var/lib/evenkeel/warden-state.json.",
+            )?;
+        }
+    }
+
+    fn add_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let place = self.draft.agents().len();
+        self.ask_agent(prompt, place)
+    }
+
+    fn edit_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let place = self.choose_agent(prompt, "Which agent is to be edited?")?;
+        self.ask_agent(prompt, place)
+    }
+
+    fn remove_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+        let place = self.choose_agent(prompt, "Which agent is to be removed?")?;
+        let id = legible(&self.draft.agent(place, "id"));
+        if prompt.confirm(&format!("Remove {id}? What it sends is refused then."), false)? {
+            self.draft.remove_agent(place);
+        }
+        Ok(())
+    }
+
+    fn choose_agent(&mut self, prompt: &mut dyn Prompt, question: &str) -> Result<usize, Stop> {
+        let ids = (0..self.draft.agents().len()).map(|place| legible(&self.draft.agent(place, "id")));
+        prompt.choose(question, &ids.collect::<Vec<_>>())
+    }
+
+    /// All of one agent; nothing is kept of it unless every question was answered.
+    fn ask_agent(&mut self, prompt: &mut dyn Prompt, place: usize) -> Result<(), Stop> {
+        let id = self.ask_id(prompt, place)?;
+        let url = self.ask_url(prompt, place)?;
+        let now = self.draft.agent(place, "token");
+        let token = self.ask_token(prompt, &format!("The token of {}", legible(&id)), &now, Some(place))?;
+        let shown = match &token {
+            Token::Generated(text) | Token::Reference(text) => Some(text.clone()),
+            Token::Entered(_) => Some("(the token that you entered)".to_owned()),
+            Token::Kept(_) => None,
+        };
+        let url_of_warden = match &shown {
+            Some(_) => self.ask_warden_url(prompt)?,
+            None => String::new(),
+        };
+        for (key, value) in [("id", id.as_str()), ("url", &url), ("token", token.text())] {
+            self.draft.set_agent(place, key, value);
+        }
+        if let Some(shown) = shown {
+            let once =
+                if matches!(token, Token::Generated(_)) { " The token is shown only now." } else { "" };
+            let block = format!(
+                "  \"push\": {{\n    \"warden_url\": {},\n    \"token\": {},\n    \"machine_id\": {}\n  }}\n",
+                json!(url_of_warden),
+                json!(shown),
+                json!(id)
+            );
+            prompt.say(&format!("Put this into the agent's configuration.{once}\n\n{block}"))?;
+        }
+        Ok(())
+    }
+
+    fn ask_id(&self, prompt: &mut dyn Prompt, place: usize) -> Result<String, Stop> {
+        let now = self.draft.agent(place, "id");
+        loop {
+            let id = prompt.text("Name of the machine", &now)?;
+            let taken = (0..self.draft.agents().len())
+                .any(|other| other != place && self.draft.agent(other, "id") == id);
+            if taken {
+                prompt.say(&format!("{} is taken already.", legible(&id)))?;
+            } else if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) {
+                prompt.say("Please give a name, of at most 128 bytes and without control characters.")?;
+            } else {
+                return Ok(id);
+            }
+        }
+    }
+
+    fn ask_url(&self, prompt: &mut dyn Prompt, place: usize) -> Result<String, Stop> {
+        let now = self.draft.agent(place, "url");
+        let hidden = !now.is_empty() && without_login(&now) != now;
+        let default = if hidden { String::new() } else { now.clone() };
+        let hint = if hidden { " (leave it empty to keep it)" } else { "" };
+        loop {
+            let answer = prompt
+                .text(&format!("Address of its API, for example http://10.0.0.5:9090{hint}"), &default)?;
+            if answer.is_empty() && hidden {
+                return Ok(now);
+            }
+            let url = if answer.contains("://") || answer.contains('$') {
+                answer
+            } else {
+                format!("http://{answer}")
+            };
+            if url.contains('$') || web_url(&url).is_some() {
+                return Ok(url);
+            }
+            prompt
+                .say("Please give http://host:port or https://host:port, or a $NAME from the environment.")?;
+        }
+    }
+
+    fn ask_token(
+        &self,
+        prompt: &mut dyn Prompt,
+        what: &str,
+        now: &str,
+        place: Option<usize>,
+    ) -> Result<Token, Stop> {
+        let mut choices = vec!["Generate one", "Take it from an environment variable", "Enter one"];
+        if !now.is_empty() {
+            choices.insert(0, "Keep it");
+        }
+        let names: Vec<String> = choices.iter().map(|choice| (*choice).to_owned()).collect();
+        loop {
+            let token = match choices[prompt.choose(what, &names)?] {
+                "Keep it" => return Ok(Token::Kept(now.to_owned())),
+                "Generate one" => return Ok(Token::Generated(generate()?)),
+                "Enter one" => entered(prompt.secret("Token (not shown)")?),
+                _ => {
+                    let name = prompt.text("Name of the variable", "")?;
+                    let name = name.trim_start_matches('$').trim_matches(['{', '}']);
+                    let text = format!("${name}");
+                    if reference(&text).is_none() {
+                        prompt
+                            .say("A name has letters, digits and \"_\", and does not begin with a digit.")?;
+                        continue;
+                    }
+                    Token::Reference(text)
+                }
+            };
+            if token.text().is_empty() || token.text().chars().any(char::is_control) {
+                prompt.say("An empty token, or one with control characters, lets nobody in.")?;
+            } else if self.has_token(token.text(), place) {
+                prompt.say("Another has this token already; each needs one of its own.")?;
+            } else {
+                if token.text().len() < 16 && matches!(token, Token::Entered(_)) {
+                    prompt.say("Note: so short a token can be guessed.")?;
+                }
+                return Ok(token);
+            }
+        }
+    }
+
+    /// Whether anybody but the agent at `place` (people, when there is none) has this token.
+    fn has_token(&self, text: &str, place: Option<usize>) -> bool {
+        let of_people = place.is_some() && self.draft.api("token") == text;
+        let of_agents = (0..self.draft.agents().len())
+            .any(|other| Some(other) != place && self.draft.agent(other, "token") == text);
+        of_people || of_agents
+    }
+
+    /// Where others reach the warden; asked once.
+    fn ask_warden_url(&mut self, prompt: &mut dyn Prompt) -> Result<String, Stop> {
+        if let Some(url) = &self.warden_url {
+            return Ok(url.clone());
+        }
+        let port = Some(self.draft.api("port")).filter(|port| !port.is_empty());
+        let first = self.draft.addresses().first().and_then(|text| Some(text.rsplit_once(':')?.1.to_owned()));
+        let port = port.or(first).unwrap_or_else(|| DEFAULT_PORT.to_string());
+        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let default = format!("http://{machine}:{port}");
+        loop {
+            let answer = prompt.text("Address under which others reach this warden", &default)?;
+            let url = answer.trim_end_matches('/').to_owned();
+            if web_url(&url).is_some() {
+                self.warden_url = Some(url.clone());
+                return Ok(url);
+            }
+            prompt.say("Please give http://host:port or https://host.")?;
+        }
+    }
+
+    fn save(&mut self, prompt: &mut dyn Prompt) -> Result<Option<End>, Stop> {
+        let text = self.draft.render();
+        // A variable that is not set here may well be where the warden runs; it stands for something that fits.
+        let env =
+            |name: &str| (self.env)(name).or_else(|| Some(format!("http://{name}.not-set-here.invalid")));
+        if let Err(faults) = Config::parse(&text, self.path, &env) {
+            prompt.say(&format!("This cannot be saved yet:\n{faults}\n"))?;
+            return Ok(None);
+        }
+        let now = source::read(self.path).ok();
+        if now != self.before
+            && !prompt.confirm("The file was changed by somebody else meanwhile. Overwrite that?", false)?
+        {
+            return Ok(None);
+        }
+        let folder = self.path.parent().map(Path::to_owned).filter(|folder| *folder != PathBuf::new());
+        let written = folder
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| file::write_atomically(self.path, text.as_bytes()));
+        match written {
+            Ok(()) => {
+                prompt.say(&format!("{} is written. Restart the warden to use it.", self.path.display()))?;
+                Ok(Some(End::Written))
+            }
+            Err(error) => {
+                prompt.say(&format!("{} cannot be written: {error}\n", self.path.display()))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The variable that a text refers to, when it is nothing but that.
+fn reference(text: &str) -> Option<&str> {
+    let name = text.strip_prefix('$')?;
+    let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then_some(name)
+}
+
+/// What was typed: `$NAME` stays a reference, any other dollar is meant as one.
+fn entered(text: String) -> Token {
+    if reference(&text).is_some() { Token::Reference(text) } else { Token::Entered(text.replace('$', "$$")) }
+}
+
+fn generate() -> Result<String, Stop> {
+    let mut bytes = [0; TOKEN_BYTES];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+    if filled != TOKEN_BYTES {
+        return Err(std::io::Error::other("the system gave too few random bytes").into());
+    }
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// A text of the file on a line of the screen.
+fn legible(text: &str) -> String {
+    if text.chars().any(char::is_control) || text.is_empty() { quote(text) } else { text.to_owned() }
+}
+
+/// An address without a login in it.
+fn without_login(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://(login not shown)@{}", legible(rest)),
+        _ => legible(url),
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+//! A warden on a port of its own, and clients that speak to it byte by byte.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::SystemClock;
+use evenkeel_common::http::{self, Limits};
+use evenkeel_common::secret::Secret;
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_warden::access::Access;
+use evenkeel_warden::http::{Api, Metrics, limits, routes, stream_seats};
+use evenkeel_warden::ring::Ring;
+use evenkeel_warden::state_file::State;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// Token for people.
+pub(crate) const PEOPLE: &str = "0123456789abcdef-people";
+/// Tokens of the agents `a` and `b`.
+pub(crate) const AGENTS: [(&str, &str); 2] = [("a", "0123456789abcdef-of-a"), ("b", "0123456789abcdef-of-b")];
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A warden that runs.
+pub(crate) struct Stage {
+    pub(crate) at: SocketAddr,
+    pub(crate) ring: Arc<Ring>,
+    pub(crate) stop: CancellationToken,
+    tasks: TaskSet,
+}
+
+impl Stage {
+    pub(crate) fn start() -> Self {
+        Self::with(limits(), State::default())
+    }
+
+    pub(crate) fn with(limits: Limits, state: State) -> Self {
+        let ids = || AGENTS.iter().map(|(id, _)| (*id).to_owned());
+        let ring = Arc::new(Ring::new(ids(), state, Arc::new(SystemClock)));
+        let tokens = AGENTS.map(|(_, token)| Secret::new(token));
+        let stop = CancellationToken::new();
+        let api = Api {
+            access: Access::new(&Secret::new(PEOPLE), &tokens),
+            ids: Arc::new(ids().collect()),
+            ring: ring.clone(),
+            seats: stream_seats(),
+            metrics: Arc::new(Metrics::default()),
+            stop: stop.clone(),
+        };
+        let listeners = http::bind(&["127.0.0.1:0".to_owned()]).expect("a free port");
+        let at = listeners[0].local_addr().expect("it listens");
+        let tasks = TaskSet::new();
+        tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
+        Self { at, ring, stop, tasks }
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.at).await.expect("the warden listens"))
+    }
+
+    /// One request on a connection of its own; the whole answer.
+    pub(crate) async fn send(&self, request: &str) -> String {
+        let mut client = self.connect().await;
+        client.write(request.as_bytes()).await;
+        client.rest().await
+    }
+
+    /// `GET` with these header lines.
+    pub(crate) async fn get(&self, path: &str, headers: &str) -> String {
+        self.send(&format!(
+            "GET {path} HTTP/1.1\r\nhost: warden.example\r\nconnection: close\r\n{headers}\r\n"
+        ))
+        .await
+    }
+
+    /// `POST /ingest` with a bearer and a body.
+    pub(crate) async fn post(&self, token: &str, body: &str) -> String {
+        self.send(&post(&format!("authorization: Bearer {token}\r\nconnection: close\r\n"), body)).await
+    }
+
+    pub(crate) async fn finish(self) {
+        self.stop.cancel();
+        assert!(self.tasks.finish(PATIENCE).await, "the server ends");
+    }
+}
+
+/// The bytes of `POST /ingest`.
+pub(crate) fn post(headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /ingest HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// The body of an entry.
+pub(crate) fn entry(seq: u64) -> String {
+    format!(
+        r#"{{"timestamp":"2026-01-02T03:04:05Z","service":"web","event":"updated","message":"entry {seq}","level":"info","seq":{seq}}}"#
+    )
+}
+
+/// A connection.
+pub(crate) struct Client(TcpStream);
+
+impl Client {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) {
+        // The warden may have closed already; the answer tells.
+        let _ = self.0.write_all(bytes).await;
+    }
+
+    /// All until the end.
+    pub(crate) async fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let read = timeout(PATIENCE, self.0.read_to_end(&mut bytes)).await;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(read.is_ok(), "no end after: {text}");
+        text
+    }
+
+    /// All until a text has come.
+    pub(crate) async fn until(&mut self, wanted: &str) -> String {
+        let mut bytes = Vec::new();
+        let read = timeout(PATIENCE, async {
+            let mut buffer = [0; 8192];
+            while !String::from_utf8_lossy(&bytes).contains(wanted) {
+                let count = self.0.read(&mut buffer).await.expect("a connection");
+                assert!(count > 0, "ended before {wanted:?}: {}", String::from_utf8_lossy(&bytes));
+                bytes.extend_from_slice(&buffer[..count]);
+            }
+        });
+        let read = read.await;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(read.is_ok(), "{wanted:?} did not come after: {text}");
+        text
+    }
+}
+
+pub(crate) fn status(answer: &str) -> u16 {
+    answer
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or_else(|| panic!("no answer: {answer:?}"))
+}
+
+pub(crate) fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let head = answer.split("\r\n\r\n").next().unwrap_or_default();
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+pub(crate) fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
