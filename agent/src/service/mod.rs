@@ -527,7 +527,7 @@ impl Service {
         match what {
             // Signals that are not meant to end a process (HUP, USR1, USR2, WINCH) are no stop (DOMAIN 4.3).
             Happening::Kill { signal } if !matches!(signal, Some(1 | 10 | 12 | 28)) => {
-                self.told_to_stop(id, at)
+                self.told_to_stop(id, at);
             }
             Happening::Stop => self.told_to_stop(id, at),
             Happening::Die { exit_code } => {

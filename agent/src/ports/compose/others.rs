@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(200);
 /// A run that takes longer than this is not waited for any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Returns when no other compose process works on the project, or after [`PATIENCE`].
 pub(super) async fn wait(project: &str) {
