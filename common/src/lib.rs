@@ -15,7 +15,7 @@
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 //! | [`tls`] | TLS as a client |
-//! | [`file`] | writing a file whole or not at all |
+//! | [`mod@file`] | writing a file whole or not at all |
 
 pub mod clock;
 pub mod config;
