@@ -45,6 +45,25 @@ async fn an_entry_is_accepted_kept_and_streamed() {
     stage.finish().await;
 }
 
+/// The forms that the agent's own tests pin, and that of the predecessor's agent (DECISIONS 3).
+#[tokio::test]
+async fn entries_of_a_mixed_fleet_are_kept_field_by_field() {
+    let stage = Stage::start();
+    for (token, id, sent) in [
+        (A, "a", include_str!("../../common/tests/golden/pushed.json")),
+        (B, "b", include_str!("../../common/tests/golden/pushed_by_predecessor.json")),
+    ] {
+        assert_eq!(status(&stage.post(token, sent).await), 200);
+        let mut expected: Value = serde_json::from_str(sent).expect("a golden file");
+        expected.as_object_mut().expect("an object").remove("something_else");
+        expected["agent"] = json!(id);
+        let (lines, ..) = stage.ring.state();
+        let kept: Value = serde_json::from_str(lines.last().expect("an entry")).expect("JSON");
+        assert_eq!(kept, expected);
+    }
+    stage.finish().await;
+}
+
 #[tokio::test]
 async fn wrong_tokens_in_every_form_are_401_and_store_nothing() {
     let stage = Stage::start();
