@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Signals this soon after the first are its echo: wrappers send one to the process and again to its group.
-const ECHO: Duration = Duration::from_secs(1);
+const ECHO: Duration = Duration::from_millis(250);
 
 /// Why the program stopped other than on request.
 #[derive(Debug, thiserror::Error)]

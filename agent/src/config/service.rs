@@ -49,7 +49,8 @@ pub(super) fn services(
 
 /// `^[a-zA-Z0-9_.-]{1,64}$` (DECISIONS 2).
 pub(super) fn name_is_valid(name: &str) -> bool {
-    is_word(name, b"_.-")
+    // The pattern admits "." and "..", but clients take those out of a path before they send it.
+    is_word(name, b"_.-") && !matches!(name, "." | "..")
 }
 
 fn is_word(text: &str, besides: &[u8]) -> bool {
