@@ -17,7 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout_at;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
 
 /// A registry or an engine that takes connections and never says a word.
 struct Silence {

@@ -129,9 +129,11 @@ async fn after_a_false_header_only_the_content_is_believed() {
     assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
     assert_eq!(world.digest().await, Ok(manifest_digest()), "the claim is known to be false");
     world.server.reset().await;
-    let pushed = wiremock::ResponseTemplate::new(200).set_body_bytes(b"pushed later".to_vec());
+    let later = r#"{"schemaVersion":2,"annotations":{"pushed":"later"}}"#;
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let pushed = wiremock::ResponseTemplate::new(200).set_body_raw(later, kind);
     world.on("HEAD", ok(&other_digest())).await.on("GET", pushed).await;
-    assert_eq!(world.digest().await, Ok(Digest::of(b"pushed later")), "the same false claim hides no push");
+    assert_eq!(world.digest().await, Ok(Digest::of(later.as_bytes())), "the same false claim hides no push");
 }
 
 #[tokio::test]
