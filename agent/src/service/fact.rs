@@ -47,6 +47,8 @@ pub enum Fact {
     /// The engine's event stream broke off or began anew: whatever happened meanwhile was not seen, and
     /// containers may have been stopped by the engine itself.
     EngineGap,
+    /// The engine's event stream is there (again).
+    EngineBack,
     /// What the containers use was measured.
     Measured(Measurement),
 }

@@ -22,6 +22,8 @@ const SETTLE_END: Duration = Duration::from_secs(2);
 const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 /// A stop that was asked for so shortly before the engine went away was the engine's own shutdown.
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
+/// Its last stops may be told a moment before its end is noticed.
+const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
 const LOOP_RESTARTS: u64 = 3;
 /// See [`LOOP_RESTARTS`].
@@ -86,6 +88,8 @@ enum Condition {
 pub(super) struct Healer {
     /// Stops that the engine itself made when it went away.
     cut_off: StopTimes,
+    /// When the engine went away last and, once it did, came back: what stopped meanwhile, it stopped itself.
+    away: Option<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: BTreeMap<String, (Timestamp, u64)>,
     /// Container IDs by name, of those that the last look found unwell.
@@ -106,6 +110,7 @@ pub(super) struct Findings {
 impl Healer {
     /// The engine went away: the stops of the last seconds were its own.
     pub(super) fn engine_gap(&mut self, stops: &mut StopTimes, now: Timestamp) {
+        self.away = Some((now - SHUTDOWN_SEEN, None));
         let own: Vec<String> = stops
             .iter()
             .filter(|(_, at)| now.duration_since(**at) <= signed(ENGINE_SHUTDOWN))
@@ -128,9 +133,22 @@ impl Healer {
         self.ill_now.clear();
     }
 
-    /// A stop is told (again, when the event stream is replayed after it merely broke off).
-    pub(super) fn stopped(&mut self, id: &str) {
-        self.cut_off.remove(id);
+    /// The engine answers again. One that was killed stops what survived it before it does.
+    pub(super) fn engine_back(&mut self, now: Timestamp) {
+        if let Some((_, back)) = &mut self.away {
+            back.get_or_insert(now);
+        }
+    }
+
+    /// A stop is told (perhaps again, when the event stream is replayed after it merely broke off).
+    pub(super) fn stopped(&mut self, stops: &mut StopTimes, id: String, at: Timestamp) {
+        let by_engine = self.away.is_some_and(|(from, to)| at >= from && to.is_none_or(|to| at <= to));
+        if by_engine {
+            self.cut_off.insert(id, at);
+        } else {
+            self.cut_off.remove(&id);
+            stops.insert(id, at);
+        }
     }
 
     /// Looks at all containers; updates what is remembered and says what is new.

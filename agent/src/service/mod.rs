@@ -357,6 +357,7 @@ impl Service {
                 self.look_at = Some(now);
                 self.restarted(&name, result, now, &mut entries);
             }
+            Fact::EngineBack => self.healer.engine_back(now),
             Fact::EngineGap => {
                 self.healer.engine_gap(&mut self.durable.stops, now);
                 self.gap = self.stepping;
@@ -471,8 +472,7 @@ impl Service {
     }
 
     fn told_to_stop(&mut self, id: String, at: Timestamp) {
-        self.healer.stopped(&id);
-        self.durable.stops.insert(id, at);
+        self.healer.stopped(&mut self.durable.stops, id, at);
     }
 
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {

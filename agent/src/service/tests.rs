@@ -257,12 +257,35 @@ fn what_the_engine_stopped_when_it_went_away_is_started_again() {
 }
 
 #[test]
+fn what_an_engine_stops_when_it_comes_back_from_its_own_death_is_started_again() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]);
+    story.at(100).fact(Fact::EngineGap);
+    let at = story.start + SignedDuration::from_secs(103);
+    let what = Happening::Kill { signal: Some(15) };
+    story.at(105).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
+    story.at(106).look(&[&exited("a", 0)]);
+    assert_eq!(story.at(113).look(&[&exited("a", 0)]).restarts(), ["a"]);
+    // A stop after that is somebody's again.
+    let mut fresh = running("a");
+    fresh.started_at = story.seconds(114);
+    story.at(150).look(&[&fresh]).event("id-a", Happening::Kill { signal: Some(15) });
+    assert_eq!(
+        story.at(300).look(&[&Container { started_at: fresh.started_at, ..exited("a", 143) }]).restarts(),
+        [""; 0]
+    );
+}
+
+#[test]
 fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
     story.at(100).event("id-a", Happening::Kill { signal: Some(15) });
     story.at(101).fact(Fact::EngineGap);
-    story.at(102).event("id-a", Happening::Kill { signal: Some(15) });
+    // Told again with its own time, which is before the break.
+    let at = story.start + SignedDuration::from_secs(100);
+    let what = Happening::Kill { signal: Some(15) };
+    story.at(102).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
     assert_eq!(story.at(120).look(&[&exited("a", 143)]).restarts(), [""; 0]);
 }
 

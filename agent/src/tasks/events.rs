@@ -63,6 +63,7 @@ impl Events {
                 return false;
             }
         };
+        self.tell_all(|| Command::Fact(Fact::EngineBack));
         self.tell_all(|| Command::Look);
         loop {
             tokio::select! {
