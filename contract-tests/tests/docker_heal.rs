@@ -75,6 +75,7 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 2);
     // It survives a restart of the agent, and a person starts it over.
     let mut agent = agent;
+    agent.kill9(false);
     agent.restart();
     agent.wait_first_poll();
     assert_eq!(agent.service("web").status, StatusValue::Exhausted);
