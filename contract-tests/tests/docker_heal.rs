@@ -8,7 +8,7 @@ use contract_tests::{Agent, Image, PrivateEngine, Registry, World, wait_for};
 use evenkeel_common::wire::{Kind, Level, StatusValue};
 use serde_json::Value;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// An agent that heals and does not deploy.
 fn healer(world: &World, more: &[(&str, Value)]) -> Agent {
