@@ -1,0 +1,164 @@
+//! The shipped program as agent and as warden together: both are killed in between, and nothing is missing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(60);
+const PEOPLE: &str = "0123456789abcdef-people";
+const AGENT: &str = "0123456789abcdef-agent";
+
+struct Fleet {
+    folder: TempDir,
+    warden_port: u16,
+    agent_port: u16,
+    running: Vec<Child>,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Held side by side, so that they differ.
+        let held = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
+        let [warden_port, agent_port] = held.map(|listener| listener.local_addr().unwrap().port());
+        let path = |name: &str| folder.path().join(name);
+        let warden = json!({
+            "api": { "address": [format!("127.0.0.1:{warden_port}")], "token": PEOPLE, "state_path": path("ring.json") },
+            "agents": [{ "id": "home", "url": format!("http://127.0.0.1:{agent_port}"), "token": AGENT }],
+        });
+        fs::write(path("warden.json"), warden.to_string()).unwrap();
+        fs::write(path("compose.yml"), "services: {}\n").unwrap();
+        let agent = json!({
+            "api": { "address": [format!("127.0.0.1:{agent_port}")] },
+            "registry": { "url": "http://127.0.0.1:9", "poll_interval": 3600 },
+            "audit": { "path": path("audit.jsonl") },
+            "state": { "path": path("state") },
+            "push": { "warden_url": format!("http://127.0.0.1:{warden_port}"), "token": AGENT, "machine_id": "home" },
+            "services": [{ "name": "web", "images": ["web:1"], "auto_update": true,
+                "compose_project": "evenkeel-none", "compose_files": [path("compose.yml")] }],
+        });
+        fs::write(path("agent.json"), agent.to_string()).unwrap();
+        Self { folder, warden_port, agent_port, running: Vec::new() }
+    }
+
+    fn start(&mut self, mode: &str) -> usize {
+        let path = |name: &str| self.folder.path().join(name);
+        let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+            .args(["--mode", mode, "--config"])
+            .arg(path(&format!("{mode}.json")))
+            .env_clear()
+            .env("DOCKER_HOST", format!("unix://{}", path("no-engine.sock").display()))
+            .stdin(Stdio::null())
+            .stderr(fs::File::options().create(true).append(true).open(path("log")).unwrap())
+            .spawn()
+            .unwrap();
+        self.running.push(child);
+        let port = if mode == "agent" { self.agent_port } else { self.warden_port };
+        self.wait(&format!("{mode} answers"), |_| ask(port, "GET", "/health").is_some());
+        self.running.len() - 1
+    }
+
+    fn kill(&mut self, which: usize) {
+        self.running[which].kill().unwrap();
+        self.running[which].wait().unwrap();
+    }
+
+    /// Makes the agent record something.
+    fn trigger(&self) {
+        assert!(ask(self.agent_port, "POST", "/trigger/web").is_some());
+    }
+
+    /// What the agent's file has.
+    fn audited(&self) -> Vec<Value> {
+        lines(&self.folder.path().join("audit.jsonl"))
+    }
+
+    /// What the warden says of the agent.
+    fn machine(&self) -> Option<Value> {
+        ask(self.warden_port, "GET", &format!("/machines?token={PEOPLE}"))?.as_array()?.first().cloned()
+    }
+
+    fn wait(&self, what: &str, so: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !so(self) {
+            let log = || fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            assert!(begin.elapsed() < SOON, "never came true: {what}\n{:?}\n{}", self.machine(), log());
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Waits until the warden counts as many entries as the agent's file has, lacks none, and has written that down.
+    fn wait_complete(&self) {
+        self.wait("the warden has everything", |fleet| {
+            let Some(machine) = fleet.machine() else { return false };
+            let counts = machine["counts_by_level"].as_object().cloned().unwrap_or_default();
+            let counted: u64 = counts.values().filter_map(Value::as_u64).sum();
+            let kept = fs::read_to_string(fleet.folder.path().join("ring.json")).unwrap_or_default();
+            let last = machine["last_seq"].to_string();
+            counted == fleet.audited().len() as u64 && machine["missing"] == 0 && kept.contains(&last)
+        });
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The JSON that a daemon answers with; `null` where it answers with something else.
+fn ask(port: u16, method: &str, path: &str) -> Option<Value> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    write!(socket, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    socket.read_to_string(&mut text).ok()?;
+    let (_, body) = text.split_once("\r\n\r\n")?;
+    Some(serde_json::from_str(body).unwrap_or_default())
+}
+
+#[test]
+fn nothing_is_missing_at_the_warden_after_both_were_killed() {
+    let mut fleet = Fleet::new();
+    // The agent is there first: what it records waits.
+    let mut agent = fleet.start("agent");
+    for _ in 0..10 {
+        fleet.trigger();
+    }
+    let warden = fleet.start("warden");
+    fleet.wait_complete();
+
+    // The warden is killed, the agent goes on and is killed, too.
+    fleet.kill(warden);
+    for _ in 0..10 {
+        fleet.trigger();
+    }
+    fleet.wait("the file has the entries", |fleet| {
+        fleet.audited().iter().filter(|entry| entry["event"] == "manual_trigger").count() == 20
+    });
+    fleet.kill(agent);
+    agent = fleet.start("agent");
+    for _ in 0..5 {
+        fleet.trigger();
+    }
+    fleet.start("warden");
+    fleet.wait_complete();
+
+    fleet.kill(agent);
+}
