@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 const PEOPLE: &str = "0123456789abcdef-people";
 const AGENT: &str = "0123456789abcdef-agent";
 
