@@ -262,7 +262,8 @@ impl Services {
         let (worker, handle) = Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere);
         let stop = self.stop.child_token();
         let (end, ended) = oneshot::channel::<()>();
-        let work = worker.run(stop.clone());
+        // On the heap once: each block that a large future is moved into would hold it twice.
+        let work = Box::pin(worker.run(stop.clone()));
         self.tasks.spawn(format!("service {name}"), async move {
             let _end = end;
             work.await;
