@@ -17,8 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
-use crate::audit::recall::{Lack, Tail, missing};
-use crate::audit::{Audit, Channel, FileSink, Inbox, delivery, read_latest, sinks};
+use crate::audit::recall::missing;
+use crate::audit::{Audit, FileSink, delivery, sinks};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
@@ -41,8 +41,6 @@ use crate::tasks::worker::{Projects, Record, World};
 const STOP_GRACE: Duration = Duration::from_secs(25);
 /// Checks that may read from the engine at once.
 const ENGINE_SLOTS: usize = 16;
-/// How many of the audit file's last entries are compared with what the state says was said.
-const AUDIT_TAIL: usize = 500;
 
 /// Runs the agent until it is told to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
@@ -88,35 +86,36 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
 
     let mut supervisor = Supervisor::new();
-    let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
     let mut queues: Vec<(String, Depth)> = Vec::new();
-    let mut file_inbox: Option<Arc<dyn Inbox>> = None;
-    if let Some(path) = &config.audit_path {
-        let sink = FileSink::new(path.clone(), clock.clone());
-        let inbox = sink.inbox();
-        file_inbox = Some(inbox.clone());
-        inboxes.push(inbox.clone());
-        queues.push(("file".to_owned(), Arc::new(move || inbox.len())));
-        supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
-    }
     let (channels, faults) = delivery::channels(&config);
     warnings.extend(faults);
-    let opened_outbox = open_outbox(opened.store.clone(), &clock, &channels, &mut warnings).await;
-    let outbox = opened_outbox.outbox;
+    let mut names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
+    names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
+    let queue::Opened { outbox, continued } =
+        open_outbox(opened.store.clone(), &clock, &names, &mut warnings).await;
+    let mut depth_of = |name: &str| {
+        let (name, outbox) = (name.to_owned(), outbox.clone());
+        let depth = {
+            let name = name.clone();
+            move || usize::try_from(outbox.waiting(&name)).unwrap_or(usize::MAX)
+        };
+        queues.push((name, Arc::new(depth)));
+    };
+    if let (Some(path), Some(destination)) = (&config.audit_path, outbox.destination(FileSink::NAME)) {
+        depth_of(FileSink::NAME);
+        let sink = FileSink::new(path.clone(), destination, clock.clone());
+        supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
+    }
     let machine = delivery::machine_name(&config);
     let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
     for sink in sinks {
-        let (name, outbox) = (sink.name().to_owned(), outbox.clone());
-        let depth = move || usize::try_from(outbox.waiting(&name)).unwrap_or(usize::MAX);
-        queues.push((sink.name().to_owned(), Arc::new(depth)));
+        depth_of(sink.name());
         supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
     }
-    inboxes.push(Arc::new(outbox.clone()));
-    let history = opened_outbox.history;
-    let first_id = outbox.next() - u64::try_from(history.len()).unwrap_or_default();
-    let audit = Audit::new(first_id, inboxes);
-    audit.remember(history.clone());
+    let audit = Audit::new(outbox);
+    let recorded: Vec<AuditEntry> =
+        audit.journal().recent(queue::HISTORY).iter().map(|entry| (**entry).clone()).collect();
     let record: Record = {
         let audit = audit.clone();
         Arc::new(move |entry| audit.record(entry))
@@ -125,17 +124,6 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let message = format!("watching {} services", config.services.len());
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
-    let in_outbox = opened_outbox.continued.then(|| {
-        let limit = usize::try_from(queue::HISTORY).unwrap_or(usize::MAX);
-        Tail::new(history, limit)
-    });
-    let in_file = match &config.audit_path {
-        Some(path) => {
-            let written = read_latest(path.clone(), AUDIT_TAIL).await.unwrap_or_default();
-            Some(Tail::new(written, AUDIT_TAIL))
-        }
-        None => None,
-    };
     let world = World {
         engine: engine.clone(),
         registry: registry.clone(),
@@ -157,14 +145,10 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         manager: manager.clone(),
     };
     let recall = |said: &[AuditEntry]| {
-        for (entry, lack) in missing(said, in_outbox.as_ref(), in_file.as_ref()) {
-            let is_file =
-                |inbox: &Arc<dyn Inbox>| file_inbox.as_ref().is_some_and(|file| Arc::ptr_eq(file, inbox));
-            match (lack, &file_inbox) {
-                (Lack::Both, _) => audit.record(entry),
-                (Lack::Outbox, _) => audit.record_unless(entry, is_file),
-                (Lack::File, Some(file)) => file.put(0, &Arc::new(entry)),
-                (Lack::File, None) => {}
+        // Where there was no outbox, nothing tells what it had.
+        if continued {
+            for entry in missing(said, &recorded, queue::HISTORY) {
+                audit.record(entry);
             }
         }
     };
@@ -247,15 +231,14 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 async fn open_outbox(
     store: Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
-    channels: &[Arc<dyn Channel>],
+    names: &[String],
     warnings: &mut Vec<String>,
 ) -> queue::Opened {
-    let names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
-    match Outbox::open(store, clock.clone(), PROGRAM, &names).await {
+    match Outbox::open(store, clock.clone(), PROGRAM, names).await {
         Ok(opened) => opened,
         Err(error) => {
             warnings.push(format!("state.path: entries wait for their delivery in memory only: {error}"));
-            let opened = Outbox::open(Arc::new(MemoryStore::new()), clock.clone(), PROGRAM, &names).await;
+            let opened = Outbox::open(Arc::new(MemoryStore::new()), clock.clone(), PROGRAM, names).await;
             opened.expect("memory can always be read and written")
         }
     }

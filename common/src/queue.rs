@@ -5,9 +5,10 @@
 //! that everyone has passed are kept up to [`HISTORY`], so that the next life knows what was recorded.
 //!
 //! [`Outbox::put`] takes an entry into memory; [`Outbox::run`] writes what has come since its last transaction, and
-//! how far each destination got, with the next one. So an entry is durable some milliseconds after it was put. It is
-//! not offered to a destination before, since a number that was seen outside must not be given to another entry after
-//! a crash. Only while the disk refuses writes are entries offered at once, then without a number.
+//! how far each destination got, with the next one. So an entry is durable some milliseconds after it was put. Nobody
+//! sees it before, neither a destination nor a reader of [`Outbox::journal`]: what was seen anywhere arrives
+//! everywhere, whenever the program is killed, and a number that was seen is not given to another entry. Only while
+//! the disk refuses writes are entries shown at once, then without a number for the destinations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,13 +19,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::journal::Journal;
 use crate::store::{Change, Store, StoreError};
 use crate::wire::{AuditEntry, Kind, Level};
 
 /// How many entries wait for a destination at most; beyond that the oldest go (DECISIONS 5).
 pub const CAPACITY: u64 = 10_000;
-/// How many entries are kept after all destinations have them.
-pub const HISTORY: u64 = 500;
+/// How many entries are kept after all destinations have them, and shown again to readers of the journal.
+pub const HISTORY: usize = 500;
 
 const ENTRIES: &str = "outbox/entry/";
 const DONE: &str = "outbox/done/";
@@ -36,6 +38,7 @@ const LAST_RETRY: Duration = Duration::from_mins(1);
 #[derive(Clone)]
 pub struct Outbox {
     log: Arc<watch::Sender<Log>>,
+    journal: Arc<Journal<Arc<AuditEntry>>>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     program: &'static str,
@@ -45,15 +48,14 @@ pub struct Outbox {
 pub struct Opened {
     /// The outbox.
     pub outbox: Outbox,
-    /// The last entries of earlier lives, oldest first. The last of them has the number before [`Outbox::next`], and
-    /// none is left out between them.
-    pub history: Vec<AuditEntry>,
     /// Whether there was an outbox before, so that an entry that is not in it was never recorded.
     pub continued: bool,
 }
 
 #[derive(Debug)]
 struct Log {
+    /// The entries that may be seen.
+    journal: Arc<Journal<Arc<AuditEntry>>>,
     /// Number of the oldest entry that is kept.
     first: u64,
     /// Number that the next entry gets.
@@ -84,24 +86,37 @@ impl Log {
         let number = self.next;
         self.next += 1;
         self.fresh.insert(number, entry);
+        if self.failing {
+            self.show(self.next);
+        }
         if self.next - self.first > CAPACITY {
             self.first = self.next - CAPACITY;
+            self.show(self.first);
             self.fresh = self.fresh.split_off(&self.first);
         }
         number
     }
 
+    /// Lets everyone see the entries before this number.
+    fn show(&self, end: u64) {
+        let begin = self.journal.next_id().min(end);
+        for entry in self.fresh.range(begin..end).map(|(_, entry)| entry) {
+            self.journal.append(entry.clone());
+        }
+    }
+
     /// Lets go of what everyone has, but for the history.
     fn trim(&mut self) {
         let passed = self.places.values().map(|place| place.next).min().unwrap_or(self.next);
-        self.first = self.first.max(passed.min(self.next.saturating_sub(HISTORY)));
+        self.first = self.first.max(passed.min(self.next.saturating_sub(HISTORY as u64)));
     }
 
     fn offers(&self, name: &str) -> bool {
-        self.places.get(name).is_some_and(|place| {
-            place.next < self.next
-                && (place.next < self.first || self.failing || !self.fresh.contains_key(&place.next))
-        })
+        self.places.get(name).is_some_and(|place| self.offers_at(place.next))
+    }
+
+    fn offers_at(&self, place: u64) -> bool {
+        place < self.next && (place < self.first || self.failing || !self.fresh.contains_key(&place))
     }
 
     fn has_news(&self) -> bool {
@@ -138,7 +153,7 @@ impl Outbox {
         names: &[String],
     ) -> Result<Opened, StoreError> {
         let number = |row: &[u8]| std::str::from_utf8(row).ok()?.parse::<u64>().ok();
-        let mut history = VecDeque::new();
+        let mut history: VecDeque<Arc<AuditEntry>> = VecDeque::new();
         let mut first = None;
         let mut end = 0;
         for (key, row) in store.scan(ENTRIES).await? {
@@ -149,13 +164,13 @@ impl Outbox {
             }
             end = seq + 1;
             match serde_json::from_slice(&row) {
-                Ok(entry) => history.push_back(entry),
+                Ok(entry) => history.push_back(Arc::new(entry)),
                 Err(error) => {
                     tracing::error!(seq, %error, "an entry in the outbox is damaged");
                     history.clear();
                 }
             }
-            if history.len() as u64 > HISTORY {
+            if history.len() > HISTORY {
                 history.pop_front();
             }
         }
@@ -188,7 +203,12 @@ impl Outbox {
         if !changes.is_empty() {
             store.put_all(changes).await?;
         }
+        let journal = Arc::new(Journal::new(HISTORY, next - history.len() as u64));
+        for entry in &history {
+            journal.append(Arc::clone(entry));
+        }
         let log = Log {
+            journal: journal.clone(),
             first,
             next,
             fresh: BTreeMap::new(),
@@ -197,13 +217,14 @@ impl Outbox {
             places,
             failing: false,
         };
-        let outbox = Self { log: Arc::new(watch::Sender::new(log)), store, clock, program };
-        Ok(Opened { outbox, history: history.into(), continued: stored_next.is_some() })
+        let outbox = Self { log: Arc::new(watch::Sender::new(log)), journal, store, clock, program };
+        Ok(Opened { outbox, continued: stored_next.is_some() })
     }
 
-    /// Number that the next entry gets.
-    pub fn next(&self) -> u64 {
-        self.log.borrow().next
+    /// The last entries, those of earlier lives too, and what follows them. Each has its number as id, and is seen here
+    /// once it is durable, or the disk refuses it.
+    pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
+        &self.journal
     }
 
     /// Takes an entry for all destinations and returns its number. Never waits, never fails.
@@ -255,7 +276,11 @@ impl Outbox {
                     return;
                 }
                 Err(error) => {
-                    if self.log.send_if_modified(|log| !std::mem::replace(&mut log.failing, true)) {
+                    let began = |log: &mut Log| {
+                        log.show(log.next);
+                        !std::mem::replace(&mut log.failing, true)
+                    };
+                    if self.log.send_if_modified(began) {
                         tracing::warn!(%error, "entries can't be kept durably; they are delivered from memory");
                     }
                     tokio::select! {
@@ -303,6 +328,7 @@ impl Outbox {
             self.store.put_all(changes).await?;
         }
         self.log.send_modify(|log| {
+            log.show(next);
             log.fresh = log.fresh.split_off(&next);
             log.stored = first..next;
             log.is_next_stored = true;
@@ -341,21 +367,38 @@ impl Destination {
         loop {
             // An error would mean that the log is gone, but it is ours.
             let _ = self.changes.wait_for(|log| log.offers(&self.name)).await;
-            if let Some(item) = self.look().await {
+            let place = self.place();
+            if let Some(item) = self.look(place).await {
                 return item;
             }
         }
     }
 
-    /// The entry at this destination's place; `None` when it is worth another look.
-    async fn look(&self) -> Option<Item> {
-        let (place, fresh) = {
+    /// The same, with what can be had at once after it: at least one, at most `limit`, in order.
+    pub async fn next_some(&mut self, limit: usize) -> Vec<Item> {
+        let mut items = vec![self.next().await];
+        while items.len() < limit {
+            let place = items[items.len() - 1].after;
+            let offered = self.outbox.log.borrow().offers_at(place);
+            let Some(item) = (if offered { self.look(place).await } else { None }) else { break };
+            items.push(item);
+        }
+        items
+    }
+
+    fn place(&self) -> u64 {
+        let log = self.outbox.log.borrow();
+        log.places.get(&self.name).map_or(log.next, |place| place.next)
+    }
+
+    /// The entry at this place; `None` when it is worth another look.
+    async fn look(&self, place: u64) -> Option<Item> {
+        let fresh = {
             let log = self.outbox.log.borrow();
-            let place = log.places.get(&self.name)?.next;
             if place < log.first {
                 return Some(self.loss(log.first - place, log.first, log.failing));
             }
-            (place, log.fresh.get(&place).cloned())
+            log.fresh.get(&place).cloned()
         };
         if let Some(entry) = fresh {
             return Some(Item { entry, seq: None, is_loss: false, after: place + 1 });

@@ -15,6 +15,15 @@ fn entry(message: impl Into<String>) -> Arc<AuditEntry> {
     Arc::new(AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, message))
 }
 
+fn next(outbox: &Outbox) -> u64 {
+    outbox.log.borrow().next
+}
+
+/// What can be seen in the journal.
+fn shown(outbox: &Outbox) -> Vec<String> {
+    outbox.journal().recent(HISTORY).iter().map(|entry| entry.message.clone()).collect()
+}
+
 async fn open(store: impl Store, names: &[&str]) -> Opened {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     Outbox::open(Arc::new(store), Arc::new(SystemClock), "evenkeel", &names).await.unwrap()
@@ -69,7 +78,7 @@ async fn every_destination_gets_every_entry_in_order_under_one_number() {
     let (mut a, mut b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
     assert!(outbox.destination("c").is_none());
     let stop = CancellationToken::new();
-    let first = outbox.next();
+    let first = next(&outbox);
     let life = async {
         for n in 0..5 {
             assert_eq!(outbox.put(entry(format!("{n}"))), first + n);
@@ -105,23 +114,86 @@ async fn what_was_not_taken_off_comes_again_in_the_next_life_with_its_number() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             } => {}
         }
-        outbox.next()
+        next(&outbox)
     };
     let opened = open(store, &["a", "new"]).await;
     assert!(opened.continued);
-    assert_eq!(opened.outbox.next(), first);
-    assert_eq!(opened.history.len(), 4);
+    assert_eq!(next(&opened.outbox), first);
+    assert_eq!(shown(&opened.outbox).len(), 4);
     let (outbox, mut a) = (opened.outbox.clone(), opened.outbox.destination("a").unwrap());
     assert_eq!(drain(&mut a).await, [(Some(first - 2), "2".to_owned()), (Some(first - 1), "3".to_owned())]);
     assert_eq!(outbox.waiting("new"), 0, "a new destination gets what comes from now on");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_is_not_offered_before_it_is_durable() {
-    let outbox = open(MemoryStore::new(), &["a"]).await.outbox;
-    let mut a = outbox.destination("a").unwrap();
+async fn nobody_sees_an_entry_before_it_is_durable() {
+    let disk = Disk::default();
+    let opened = open(disk.clone(), &["a"]).await;
+    let (outbox, mut a) = (opened.outbox.clone(), opened.outbox.destination("a").unwrap());
     outbox.put(entry("x"));
     assert!(a.next().now_or_never().is_none());
+    assert_eq!(shown(&outbox), [] as [&str; 0]);
+    let mut subscription = outbox.journal().subscribe(50, None);
+    let watch = async {
+        subscription.next().await;
+        assert_eq!(shown(&open(disk, &["a"]).await.outbox), ["x"], "the next life has it");
+        a.next().await;
+    };
+    tokio::select! {
+        () = outbox.clone().run(CancellationToken::new()) => {}
+        () = watch => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_goes_on_over_lives_a_full_disk_and_an_overflow() {
+    let disk = Disk::default();
+    let ids = |outbox: &Outbox| (outbox.journal().next_id(), next(outbox));
+    for life in 0..2 {
+        let outbox = open(disk.clone(), &[]).await.outbox;
+        assert_eq!(ids(&outbox).0, ids(&outbox).1);
+        disk.full.store(false, Ordering::SeqCst);
+        let stop = CancellationToken::new();
+        let work = async {
+            outbox.put(entry("kept"));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            disk.full.store(true, Ordering::SeqCst);
+            outbox.put(entry("refused"));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            outbox.put(entry("refused too"));
+            assert_eq!(shown(&outbox).last().unwrap(), "refused too", "seen at once");
+            for n in 0..=CAPACITY {
+                outbox.put(entry(format!("{life}.{n}")));
+            }
+            assert_eq!(ids(&outbox).0, ids(&outbox).1);
+            stop.cancel();
+        };
+        tokio::join!(outbox.clone().run(stop.clone()), work);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_are_had_at_once_in_order() {
+    let outbox = open(MemoryStore::new(), &["a"]).await.outbox;
+    let mut a = outbox.destination("a").unwrap();
+    let stop = CancellationToken::new();
+    let life = async {
+        for n in 0..5 {
+            outbox.put(entry(format!("{n}")));
+        }
+        let mut found = Vec::new();
+        for expected in [3, 2] {
+            let items = a.next_some(3).await;
+            assert_eq!(items.len(), expected);
+            a.done(&items[expected - 1]);
+            found.extend(items.into_iter().map(|item| item.entry.message.clone()));
+        }
+        assert_eq!(found, ["0", "1", "2", "3", "4"]);
+        assert!(a.is_empty());
+        stop.cancel();
+        drop(a);
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +202,7 @@ async fn the_oldest_are_dropped_and_one_entry_says_how_many() {
     let outbox = open(store.clone(), &["a", "b"]).await.outbox;
     let (mut a, mut b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
     let stop = CancellationToken::new();
-    let first = outbox.next();
+    let first = next(&outbox);
     let life = async {
         outbox.put(entry("early"));
         assert_eq!(drain(&mut b).await.len(), 1);
@@ -150,8 +222,8 @@ async fn the_oldest_are_dropped_and_one_entry_says_how_many() {
         drop((a, b));
     };
     tokio::join!(outbox.clone().run(stop.clone()), life);
-    assert_eq!(store.scan(ENTRIES).await.unwrap().len() as u64, HISTORY);
-    assert_eq!(open(store, &[]).await.history.len() as u64, HISTORY);
+    assert_eq!(store.scan(ENTRIES).await.unwrap().len(), HISTORY);
+    assert_eq!(shown(&open(store, &[]).await.outbox).len(), HISTORY);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +232,7 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
     let outbox = open(disk.clone(), &["a", "b"]).await.outbox;
     let (mut a, b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
     let stop = CancellationToken::new();
-    let first = outbox.next();
+    let first = next(&outbox);
     let life = async {
         disk.full.store(true, Ordering::SeqCst);
         outbox.put(entry("x"));
@@ -207,7 +279,7 @@ async fn damaged_rows_hold_nothing_up() {
     let opened = open(store.clone(), &["a"]).await;
     let stop = CancellationToken::new();
     stop.cancel();
-    let first = opened.outbox.next();
+    let first = next(&opened.outbox);
     for n in 0..4 {
         opened.outbox.put(entry(format!("{n}")));
     }
@@ -219,7 +291,7 @@ async fn damaged_rows_hold_nothing_up() {
     let mut a = outbox.destination("a").unwrap();
     assert_eq!(messages(&drain(&mut a).await), ["0", "3"]);
     store.put(NEXT, b"x".to_vec()).await.unwrap();
-    assert!(open(store, &["a"]).await.outbox.next() > first + 3, "a number is never given twice");
+    assert!(next(&open(store, &["a"]).await.outbox) > first + 3, "a number is never given twice");
 }
 
 /// A receiver that stores each number once, as the warden does.
@@ -255,8 +327,8 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
         for life in 0..12 {
             let opened = open(disk.clone(), &["a"]).await;
             // What a service's own state would bring again: entries that did not reach the outbox.
-            recorded.truncate(recorded.len().min(opened.history.last().map_or(0, |last| {
-                recorded.iter().position(|message| *message == last.message).map_or(0, |at| at + 1)
+            recorded.truncate(recorded.len().min(shown(&opened.outbox).last().map_or(0, |last| {
+                recorded.iter().position(|message| message == last).map_or(0, |at| at + 1)
             })));
             let outbox = opened.outbox;
             let mut a = outbox.destination("a").unwrap();
@@ -296,7 +368,7 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
             }
         }
         let opened = open(disk.clone(), &["a"]).await;
-        let durable: Vec<_> = opened.history.iter().map(|entry| entry.message.clone()).collect();
+        let durable = shown(&opened.outbox);
         let mut a = opened.outbox.destination("a").unwrap();
         while !a.is_empty() {
             let item = a.next().await;

@@ -8,15 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use evenkeel_common::queue::{Destination, Item};
+use evenkeel_common::wire::AuditEntry;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::Queue;
-use super::queue::Batch;
+use super::read_latest;
 
-/// How many entries wait for a disk that is full (DECISIONS 5).
-const QUEUE: usize = 10_000;
 /// How many entries are written at once.
 const BATCH: usize = 500;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -34,108 +32,102 @@ const LIMITS: Limits = Limits { lines: 10_000, bytes: 100 * 1024 * 1024, archive
 
 /// The task that writes entries to the audit file.
 pub struct FileSink {
-    queue: Arc<Queue>,
     writer: Writer,
+    destination: Destination,
     clock: Arc<dyn Clock>,
 }
 
 impl FileSink {
+    /// Name of its place in the outbox.
+    pub const NAME: &str = "file";
+
     /// A sink for the file at `path`, which is made with its folder when the first entry comes.
-    pub fn new(path: PathBuf, clock: Arc<dyn Clock>) -> Self {
-        Self::with_limits(path, clock, LIMITS, QUEUE)
+    pub fn new(path: PathBuf, destination: Destination, clock: Arc<dyn Clock>) -> Self {
+        Self::with_limits(path, destination, clock, LIMITS)
     }
 
-    fn with_limits(path: PathBuf, clock: Arc<dyn Clock>, limits: Limits, queue: usize) -> Self {
+    fn with_limits(path: PathBuf, destination: Destination, clock: Arc<dyn Clock>, limits: Limits) -> Self {
         let writer = Writer { path, limits, counted: None, rotation_failed: false };
-        Self { queue: Arc::new(Queue::new(queue)), writer, clock }
+        Self { writer, destination, clock }
     }
 
-    /// Where entries for the file are put.
-    pub fn inbox(&self) -> Arc<Queue> {
-        self.queue.clone()
-    }
-
-    /// Writes until `stop` is cancelled and the queue is empty. What cannot be written waits and is tried again;
-    /// after `stop` it is tried once more.
+    /// Writes until `stop` is cancelled and nothing waits. What cannot be written waits and is tried again; after
+    /// `stop` it is tried once more, and what is left then is written after the next start.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failing = false;
         let mut pause = FIRST_RETRY;
+        // An earlier life may have been killed between writing some and taking them off.
+        let mut written: Vec<AuditEntry> = Vec::new();
+        if !self.destination.is_empty() {
+            written = read_latest(self.writer.path.clone(), BATCH).await.unwrap_or_default();
+        }
         loop {
             tokio::select! {
-                () = self.queue.wait() => {}
-                () = stop.cancelled() => {}
-            }
-            let last_chance = stop.is_cancelled();
-            let path = self.writer.path.display().to_string();
-            match self.write_queued().await {
-                Ok(()) if last_chance => return,
-                Ok(()) => {
-                    if failing {
-                        tracing::info!(path, "the audit file can be written again and has caught up");
+                biased;
+                items = self.destination.next_some(BATCH) => {
+                    let last_chance = stop.is_cancelled();
+                    let path = self.writer.path.display().to_string();
+                    match self.write(&items, &written).await {
+                        Ok(()) => {
+                            if self.destination.is_empty() {
+                                written = Vec::new();
+                            }
+                            if failing {
+                                tracing::info!(path, "the audit file can be written again and has caught up");
+                            }
+                            failing = false;
+                            pause = FIRST_RETRY;
+                        }
+                        Err(error) if last_chance => {
+                            tracing::error!(path, %error, "audit entries wait for the audit file until the next start");
+                            return;
+                        }
+                        Err(error) => {
+                            if !failing {
+                                tracing::warn!(path, %error, "cannot write the audit file; entries wait until it can be");
+                            }
+                            failing = true;
+                            tokio::select! {
+                                () = tokio::time::sleep(pause) => {}
+                                () = stop.cancelled() => {}
+                            }
+                            pause = LAST_RETRY.min(pause * 2);
+                        }
                     }
-                    failing = false;
-                    pause = FIRST_RETRY;
                 }
-                Err(error) if last_chance => {
-                    let entries = self.queue.len();
-                    tracing::error!(path, %error, entries, "audit entries are not in the audit file");
-                    return;
-                }
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(path, %error, "cannot write the audit file; entries wait until it can be");
+                () = stop.cancelled(), if self.destination.is_empty() => {
+                    // What was recorded last may not be durable yet.
+                    if self.destination.is_empty() {
+                        return;
                     }
-                    failing = true;
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
-                        () = stop.cancelled() => {}
-                    }
-                    pause = LAST_RETRY.min(pause * 2);
                 }
             }
         }
     }
 
-    /// Writes all that waits. After a fault the rest is in the queue again.
-    async fn write_queued(&mut self) -> io::Result<()> {
-        while !self.queue.is_empty() {
-            let mut batch = self.queue.take(BATCH);
-            let mut entries: Vec<_> = batch.entries.iter().cloned().collect();
-            if batch.lost > 0 {
-                entries.insert(0, Arc::new(loss(self.clock.now(), batch.lost)));
+    /// Writes those that are not in `written`, and takes off what is safely in the file.
+    async fn write(&mut self, items: &[Item], written: &[AuditEntry]) -> io::Result<()> {
+        let missing: Vec<&Item> = items.iter().filter(|item| !written.contains(&item.entry)).collect();
+        let entries: Vec<_> = missing.iter().map(|item| item.entry.clone()).collect();
+        let (mut writer, now) = (self.writer.clone(), self.clock.now());
+        let work = tokio::task::spawn_blocking(move || {
+            let (count, outcome) = writer.append(&entries, now);
+            (writer, count, outcome)
+        });
+        let (count, outcome) = match work.await {
+            Ok((writer, count, outcome)) => {
+                self.writer = writer;
+                (count, outcome)
             }
-            let mut writer = self.writer.clone();
-            let now = self.clock.now();
-            let work = tokio::task::spawn_blocking(move || {
-                let (written, outcome) = writer.append(&entries, now);
-                (writer, written, outcome)
-            });
-            let (mut written, outcome) = match work.await {
-                Ok((writer, written, outcome)) => {
-                    self.writer = writer;
-                    (written, outcome)
-                }
-                Err(error) => (0, Err(io::Error::other(error))),
-            };
-            if let Err(error) = outcome {
-                if batch.lost > 0 && written > 0 {
-                    batch.lost = 0;
-                    written -= 1;
-                }
-                batch.entries.drain(..written);
-                self.queue.put_back(Batch { lost: batch.lost, entries: batch.entries });
-                return Err(error);
-            }
+            Err(error) => (0, Err(io::Error::other(error))),
+        };
+        match (&outcome, count.checked_sub(1)) {
+            (Ok(()), _) => self.destination.done(&items[items.len() - 1]),
+            (Err(_), Some(last)) => self.destination.done(missing[last]),
+            (Err(_), None) => {}
         }
-        Ok(())
+        outcome
     }
-}
-
-fn loss(now: Timestamp, lost: u64) -> AuditEntry {
-    let message = format!("{lost} audit entries before this one are missing from the audit file");
-    let mut entry = AuditEntry::new(now, "evenkeel", Kind::ERROR, Level::Warning, message);
-    entry.reason = Some(format!("the file could not be written, and more than {QUEUE} entries were waiting"));
-    entry
 }
 
 /// Knows how full the file is. Opens it for each batch, so that a file that somebody moves away is made anew.

@@ -3,6 +3,9 @@
 use std::time::Instant;
 
 use evenkeel_common::clock::SystemClock;
+use evenkeel_common::queue::Outbox;
+use evenkeel_common::store::{MemoryStore, Store};
+use evenkeel_common::wire::{Kind, Level};
 use tempfile::{TempDir, tempdir};
 
 use super::super::{Audit, read_latest};
@@ -52,13 +55,21 @@ struct Running {
 }
 
 impl Running {
-    fn start(path: &Path, limits: Limits, queue: usize) -> Self {
-        let sink = FileSink::with_limits(path.to_owned(), Arc::new(SystemClock), limits, queue);
-        let audit = Audit::new(1, vec![sink.inbox()]);
+    async fn start(path: &Path, limits: Limits) -> Self {
+        Self::start_on(Arc::new(MemoryStore::new()), path, limits).await
+    }
+
+    async fn start_on(store: Arc<dyn Store>, path: &Path, limits: Limits) -> Self {
+        let clock = Arc::new(SystemClock);
+        let names = [FileSink::NAME.to_owned()];
+        let outbox = Outbox::open(store, clock.clone(), "evenkeel", &names).await.unwrap().outbox;
+        let destination = outbox.destination(FileSink::NAME).unwrap();
+        let sink = FileSink::with_limits(path.to_owned(), destination, clock, limits);
         let stop = CancellationToken::new();
         let tasks = evenkeel_common::supervisor::TaskSet::new();
         tasks.spawn("audit file", sink.run(stop.clone()));
-        Self { audit, stop, tasks }
+        tasks.spawn("outbox", outbox.clone().run(stop.clone()));
+        Self { audit: Audit::new(outbox), stop, tasks }
     }
 
     async fn finish(self) {
@@ -76,7 +87,7 @@ fn folder() -> (TempDir, PathBuf) {
 #[tokio::test]
 async fn entries_are_in_the_file_within_moments_and_in_order() {
     let (_dir, path) = folder();
-    let running = Running::start(&path, LIMITS, QUEUE);
+    let running = Running::start(&path, LIMITS).await;
     for n in 0..2000 {
         running.audit.record(entry(&n.to_string()));
     }
@@ -89,7 +100,7 @@ async fn entries_are_in_the_file_within_moments_and_in_order() {
 #[tokio::test]
 async fn shutdown_writes_what_is_queued() {
     let (_dir, path) = folder();
-    let running = Running::start(&path, LIMITS, QUEUE);
+    let running = Running::start(&path, LIMITS).await;
     for n in 0..1700 {
         running.audit.record(entry(&n.to_string()));
     }
@@ -100,9 +111,7 @@ async fn shutdown_writes_what_is_queued() {
 #[tokio::test]
 async fn nothing_recorded_means_nothing_written() {
     let (dir, path) = folder();
-    let running = Running::start(&path, LIMITS, QUEUE);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    running.finish().await;
+    Running::start(&path, LIMITS).await.finish().await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -186,33 +195,58 @@ fn a_file_that_was_moved_away_is_made_anew() {
 }
 
 #[tokio::test]
-async fn the_file_catches_up_when_its_folder_can_be_used_again() {
+async fn the_file_catches_up_when_its_folder_can_be_used_again_also_after_a_restart() {
     let (dir, path) = folder();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     // A file stands where the folder should be.
     fs::write(dir.path().join("log"), "").unwrap();
-    let running = Running::start(&path, LIMITS, 5);
-    for n in 0..12 {
+    let running = Running::start_on(store.clone(), &path, LIMITS).await;
+    for n in 0..6 {
         running.audit.record(entry(&n.to_string()));
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(running.audit.journal().recent(500).len(), 12, "nothing is lost elsewhere");
-    fs::remove_file(dir.path().join("log")).unwrap();
-    wait_for("the file", || path.exists() && content(&path).len() == 6).await;
-    let found = content(&path);
-    assert_eq!(found[0], "7 audit entries before this one are missing from the audit file");
-    assert_eq!(found[1..], ["7", "8", "9", "10", "11"]);
+    wait_for("the streams", || running.audit.journal().recent(500).len() == 6).await;
     running.finish().await;
+    let running = Running::start_on(store.clone(), &path, LIMITS).await;
+    running.audit.record(entry("6"));
+    wait_for("the streams", || running.audit.journal().recent(500).len() == 7).await;
+    fs::remove_file(dir.path().join("log")).unwrap();
+    wait_for("the file", || path.exists() && content(&path).len() == 7).await;
+    running.finish().await;
+    assert_eq!(content(&path), ["0", "1", "2", "3", "4", "5", "6"]);
+}
+
+#[tokio::test]
+async fn what_an_earlier_life_wrote_is_not_written_again() {
+    let (_dir, path) = folder();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let names = [FileSink::NAME.to_owned()];
+    {
+        let opened = Outbox::open(store.clone(), Arc::new(SystemClock), "evenkeel", &names).await.unwrap();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let all: Vec<_> = ["1", "2", "3", "4"].map(|message| Arc::new(entry(message))).into();
+        for entry in &all {
+            opened.outbox.put(entry.clone());
+        }
+        opened.outbox.run(stop).await;
+        // Killed when two were in the file and not taken off.
+        writer(&path, LIMITS).append(&all[..2], SystemClock.now()).1.unwrap();
+    }
+    let running = Running::start_on(store, &path, LIMITS).await;
+    wait_for("four lines", || content(&path).len() == 4).await;
+    running.finish().await;
+    assert_eq!(content(&path), ["1", "2", "3", "4"]);
 }
 
 #[tokio::test]
 async fn an_unusable_path_does_not_keep_the_program_from_ending() {
     let dir = tempdir().unwrap();
-    let running = Running::start(dir.path(), LIMITS, QUEUE);
+    let running = Running::start(dir.path(), LIMITS).await;
     running.audit.record(entry("a"));
     running.finish().await;
     let pipe = dir.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    let running = Running::start(&pipe, LIMITS, QUEUE);
+    let running = Running::start(&pipe, LIMITS).await;
     running.audit.record(entry("a"));
     running.finish().await;
 }
@@ -221,7 +255,7 @@ async fn an_unusable_path_does_not_keep_the_program_from_ending() {
 async fn reading_across_a_rotation_under_way_gives_every_entry_once() {
     let (_dir, path) = folder();
     let limits = Limits { lines: 50, bytes: 1_000_000, archives: 100 };
-    let running = Running::start(&path, limits, QUEUE);
+    let running = Running::start(&path, limits).await;
     for n in 0..3000 {
         running.audit.record(entry(&n.to_string()));
         if n % 100 == 0 {
@@ -243,7 +277,7 @@ async fn the_file_catches_up_after_a_full_disk_without_damaged_or_doubled_lines(
     };
     assert!(mount(&["mount", "-t", "tmpfs", "-o", "size=256k", "none"]).success(), "run this test as root");
     let path = dir.path().join("audit.jsonl");
-    let running = Running::start(&path, LIMITS, QUEUE);
+    let running = Running::start(&path, LIMITS).await;
     let ballast = path.with_file_name("ballast");
     fs::write(&ballast, vec![0; 200 * 1024]).unwrap();
     for n in 0..1000 {

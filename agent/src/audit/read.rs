@@ -1,8 +1,8 @@
 //! The newest entries of the audit file, read backwards across its rotated files (DECISIONS 3, `GET /audit`).
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use evenkeel_common::wire::AuditEntry;
@@ -48,8 +48,11 @@ fn latest(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
 }
 
 fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
+    // A pipe without a writer would block for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
+        Ok(_) => Err(io::Error::other("it is not a regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
