@@ -1,12 +1,16 @@
 //! Log lines on stderr: filter, format, and nothing in them that could act on a terminal.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::fmt::FormatFields;
-use tracing_subscriber::fmt::format::debug_fn;
+use tracing_subscriber::fmt::format::{Writer, debug_fn, format};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How log lines look.
@@ -24,22 +28,63 @@ pub enum LogFormat {
 /// Our own crates, which `verbose` is about.
 const OURS: [&str; 4] = ["evenkeel", "evenkeel_agent", "evenkeel_common", "evenkeel_warden"];
 
-/// Starts logging to stderr. `RUST_LOG` wins over `verbose`. Times are left out where the journal adds its own. Has
-/// no effect when logging was started before.
-pub fn init(format: LogFormat, verbose: bool) {
+/// Starts logging to stderr. `RUST_LOG` wins over `verbose`. The journal gets each line's priority, and no time,
+/// since it adds its own. Has no effect when logging was started before.
+pub fn init(log_format: LogFormat, verbose: bool) {
     let (filter, fault) = filter(std::env::var("RUST_LOG").ok().as_deref(), verbose);
-    let ansi = format == LogFormat::Auto && io::stderr().is_terminal();
-    let journald = std::env::var_os("JOURNAL_STREAM").is_some_and(|value| !value.is_empty());
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(ansi);
+    let ansi = log_format == LogFormat::Auto && io::stderr().is_terminal();
+    let journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(ansi && !journal);
     let registry = tracing_subscriber::registry().with(filter);
     // Somebody else's subscriber, as in tests, is as good as ours.
-    let _ = match (format, journald) {
-        (LogFormat::Json, _) => registry.with(layer.json().flatten_event(true)).try_init(),
-        (_, true) => registry.with(layer.fmt_fields(escaping()).without_time()).try_init(),
+    let _ = match (log_format, journal) {
+        (LogFormat::Json, false) => registry.with(layer.json().flatten_event(true)).try_init(),
+        (LogFormat::Json, true) => {
+            let lines = Prioritised(format().json().flatten_event(true));
+            registry.with(layer.json().event_format(lines)).try_init()
+        }
         (_, false) => registry.with(layer.fmt_fields(escaping())).try_init(),
+        (_, true) => {
+            let lines = Prioritised(format().without_time());
+            registry.with(layer.fmt_fields(escaping()).event_format(lines)).try_init()
+        }
     };
     if let Some(fault) = fault {
         tracing::warn!("RUST_LOG is not used: {fault}");
+    }
+}
+
+/// Whether `JOURNAL_STREAM` names this very stream (systemd.exec(5)): a child whose stderr goes elsewhere inherits the
+/// variable all the same.
+fn is_journal(variable: Option<&str>, stream: impl AsFd) -> bool {
+    let named = variable.and_then(|text| text.split_once(':'));
+    let (Some((device, inode)), Ok(stat)) = (named, rustix::fs::fstat(stream)) else { return false };
+    device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino)
+}
+
+/// Puts the priority that the journal reads (sd-daemon(3)) before each line.
+struct Prioritised<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
     }
 }
 
@@ -84,9 +129,9 @@ fn is_bidi(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::{Arc, Mutex};
-
-    use tracing::Level;
 
     use super::*;
 
@@ -145,5 +190,49 @@ mod tests {
         let (used, fault) = filter(Some("a=b=c"), false);
         assert_eq!(used.to_string(), "info");
         assert!(fault.is_some());
+    }
+
+    #[test]
+    fn the_journal_is_told_how_grave_each_line_is() {
+        let sheet = Sheet::default();
+        let writer = sheet.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .event_format(Prioritised(format().without_time()))
+            .fmt_fields(escaping())
+            .with_max_level(Level::TRACE)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::error!("a\n<0>b");
+            tracing::warn!("c");
+            tracing::info!(name = "e", "d");
+            tracing::debug!("f");
+            tracing::trace!("g");
+        });
+        let text = String::from_utf8(sheet.0.lock().unwrap().clone()).unwrap();
+        let from = module_path!();
+        let wanted = [
+            format!("<3>ERROR {from}: a\\n<0>b"),
+            format!("<4> WARN {from}: c"),
+            format!("<6> INFO {from}: d name=\"e\""),
+            format!("<7>DEBUG {from}: f"),
+            format!("<7>TRACE {from}: g"),
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), wanted);
+    }
+
+    #[test]
+    fn only_the_stream_that_the_variable_names_is_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = File::create(folder.path().join("stream")).unwrap();
+        let other = File::create(folder.path().join("other")).unwrap();
+        let facts = stream.metadata().unwrap();
+        let named = format!("{}:{}", facts.dev(), facts.ino());
+        assert!(is_journal(Some(&named), &stream));
+        assert!(!is_journal(Some(&named), &other));
+        for nonsense in [None, Some(""), Some("1"), Some("a:b"), Some(":")] {
+            assert!(!is_journal(nonsense, &stream), "{nonsense:?}");
+        }
     }
 }

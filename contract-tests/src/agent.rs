@@ -81,6 +81,14 @@ impl Agent {
         &self.address
     }
 
+    /// Memory that it uses, in bytes (`VmRSS`).
+    pub fn resident(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.expect("a process that runs has a VmRSS") << 10
+    }
+
     /// Its log so far, over restarts.
     pub fn log(&self) -> Vec<LogLine> {
         self.log.lines()
@@ -235,6 +243,17 @@ impl Agent {
     #[track_caller]
     pub fn wait_done(&self, nth: usize) {
         self.wait_step("done", nth);
+    }
+
+    /// Tells it to read its configuration again, after `change` was made to it.
+    pub fn reload(&mut self, change: impl FnOnce(&mut Value)) {
+        change(&mut self.config);
+        let mut config = self.config.clone();
+        config["api"]["address"] = json!([self.address]);
+        std::fs::write(self.folder.join("config.json"), config.to_string())
+            .expect("the configuration can be written");
+        let pid = pid_of(self.child.id()).expect("a process that runs has an ID");
+        kill_process(pid, Signal::HUP).expect("the agent runs");
     }
 
     // --- life --------------------------------------------------------------------------------------------

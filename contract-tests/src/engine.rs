@@ -59,6 +59,10 @@ impl Engine {
         engine
     }
 
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Value of `DOCKER_HOST` for it.
     pub fn host(&self) -> String {
         format!("unix://{}", self.socket.display())
@@ -96,6 +100,11 @@ impl Engine {
             Ok(reply) => reply.json(),
             Err(error) => panic!("GET {path} from the engine: {error}"),
         }
+    }
+
+    /// Sends a request to the engine's API; its status code.
+    pub fn post(&self, path: &str) -> std::io::Result<u16> {
+        request_unix(&self.socket, "POST", path, &[], &[]).map(|reply| reply.status)
     }
 
     fn labelled(&self, label: &str) -> Vec<Value> {
@@ -263,11 +272,30 @@ impl PrivateEngine {
         });
     }
 
+    /// Lets the daemon hang: its socket still takes connections, and nothing is answered.
+    #[track_caller]
+    pub fn hang(&self) {
+        assert!(self.signal("STOP"), "SIGSTOP could be sent to the engine");
+    }
+
+    /// Lets a daemon that hangs go on.
+    #[track_caller]
+    pub fn go_on(&self) {
+        assert!(self.signal("CONT"), "SIGCONT could be sent to the engine");
+    }
+
+    fn signal(&self, signal: &str) -> bool {
+        let pid = std::fs::read_to_string(self.path("docker.pid")).unwrap_or_default();
+        let sent = as_root("kill").args([&format!("-{signal}"), pid.trim()]).stderr(Stdio::null()).status();
+        sent.is_ok_and(|status| status.success())
+    }
+
     /// Ends the daemon with a signal (`TERM` or `KILL`), and waits until it is gone.
     pub fn end(&mut self, signal: &str) {
         let Some(mut daemon) = self.daemon.take() else { return };
-        let pid = std::fs::read_to_string(self.path("docker.pid")).unwrap_or_default();
-        let _ = as_root("kill").args([format!("-{signal}"), pid.trim().to_owned()]).status();
+        self.signal(signal);
+        // One that hangs hears nothing else.
+        self.signal("CONT");
         let _ = daemon.wait();
         if signal == "KILL" {
             // Its containerd dies with it; a next daemon that still finds its process ID would wait for it.
@@ -289,6 +317,8 @@ impl Drop for PrivateEngine {
             eprintln!("--- private engine\n{}", tail_of(&self.path("log")));
         }
         if self.daemon.is_some() {
+            // It may hang, and would not answer.
+            self.signal("CONT");
             let engine = self.engine();
             let ids = engine.cli(&["ps", "-aq"]).output().map(|out| out.stdout).unwrap_or_default();
             let ids = String::from_utf8_lossy(&ids).into_owned();
@@ -315,7 +345,8 @@ impl Drop for PrivateEngine {
     }
 }
 
-fn as_root(program: &str) -> Command {
+/// A command with root's rights.
+pub(crate) fn as_root(program: &str) -> Command {
     if rustix::process::geteuid().is_root() {
         Command::new(program)
     } else {

@@ -5,6 +5,7 @@
 //! [`LABEL`] or a name that begins with [`PREFIX`]; it is removed on drop, and swept by `dist/test.sh`.
 
 mod agent;
+mod asker;
 mod browser;
 mod engine;
 mod http;
@@ -12,11 +13,13 @@ mod image;
 mod project;
 mod proxy;
 mod registry;
+mod relay;
 mod stage;
 mod wait;
 mod world;
 
 pub use agent::{Agent, Kill, LogLine};
+pub use asker::{Asked, Asker};
 pub use browser::Browser;
 pub use engine::{ContainerView, Engine, PrivateEngine};
 pub use http::{Reply, request};
@@ -24,9 +27,10 @@ pub use image::{Health, Image, Shape};
 pub use project::Project;
 pub use proxy::{Fault, Proxy};
 pub use registry::{Pushed, Registry};
+pub use relay::LoudEngine;
 pub use stage::Stage;
 pub use wait::wait_for;
-pub use world::World;
+pub use world::{World, kill_from_outside};
 
 /// Label of everything that tests make.
 pub const LABEL: &str = "evenkeel.test";

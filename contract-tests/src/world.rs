@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::engine::as_root;
 use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Shape, wait_for};
 
 /// A registry and a project on an engine. Drop agents before it.
@@ -129,6 +130,24 @@ impl World {
         Agent::start(self.folder.path(), config, &all)
     }
 
+    /// Process IDs of the main processes of these compose services.
+    #[track_caller]
+    pub fn pids(&self, services: &[&str]) -> Vec<String> {
+        let views = self.project.containers();
+        let ids = services.iter().map(|service| {
+            let view = views.iter().find(|view| view.service == *service);
+            view.unwrap_or_else(|| panic!("{service} has no container: {views:#?}")).id.as_str()
+        });
+        let arguments: Vec<&str> = ["inspect", "-f", "{{.State.Pid}}"].into_iter().chain(ids).collect();
+        self.engine.docker(&arguments).lines().map(|pid| pid.trim().to_owned()).collect()
+    }
+
+    /// Kills the main processes of these compose services from outside the engine, as a crash does.
+    #[track_caller]
+    pub fn crash(&self, services: &[&str]) {
+        kill_from_outside(&self.pids(services));
+    }
+
     /// The one container of compose service `service` runs version `version` and is not unhealthy.
     #[track_caller]
     pub fn assert_runs(&self, service: &str, version: &str) -> ContainerView {
@@ -162,4 +181,11 @@ impl World {
             }
         });
     }
+}
+
+/// Kills processes as a crash does: the engine did not ask for it.
+#[track_caller]
+pub fn kill_from_outside(pids: &[String]) {
+    let killed = as_root("kill").arg("-KILL").args(pids).status().expect("kill can be run");
+    assert!(killed.success(), "processes {pids:?} could not be killed (this test needs root or sudo)");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract_tests::{Agent, Image, PrivateEngine, Registry, World, wait_for};
+use contract_tests::{Agent, Asker, Image, PrivateEngine, Registry, World, kill_from_outside, wait_for};
 use evenkeel_common::wire::Kind;
 
 const LONG: Duration = Duration::from_secs(100);
@@ -113,4 +113,55 @@ fn an_engine_that_is_stopped_on_the_way_back_does_not_keep_the_old_image_away() 
     assert_eq!(world.assert_runs("web", "v1").health, "healthy");
     assert_eq!(agent.blocked().len(), 1);
     world.assert_tidy();
+}
+
+#[test]
+fn an_engine_that_hangs_is_said_once_and_what_crashed_meanwhile_is_healed_once() {
+    let registry = Registry::start_for_private_engine();
+    let private = PrivateEngine::start(&registry);
+    let mut world = World::with("hang", &private.engine(), registry);
+    world.push("web", &Image::without_health_check("v1"));
+    for service in ["web", "late"] {
+        world.service(service, "web", &["stop_grace_period: 1s"]);
+    }
+    world.project.up();
+    let mut entry = world.entry("web", &["web:latest"]);
+    entry["auto_heal"] = true.into();
+    entry["heal_cooldown"] = 3.into();
+    let mut config = world.config(&[entry]);
+    config["docker_health"] = serde_json::json!({ "check_interval": 5, "timeout": 1 });
+    let agent = world.agent_with(config, &[]);
+    agent.wait_first_poll();
+    let pids = world.pids(&["web"]);
+    let asker = Asker::start(agent.address(), &["/status", "/audit?limit=20", "/status/web", "/blocked"]);
+
+    private.hang();
+    agent.wait_entry(LONG, &Kind::DAEMON_DOWN, 1);
+    assert_eq!(agent.ask("GET", "/health").status, 503);
+    kill_from_outside(&pids);
+    // A check that nobody can answer, and some more of the engine's silence.
+    agent.trigger("web");
+    wait_for(LONG, "three checks of the engine to fail", || {
+        let metrics = agent.ask("GET", "/metrics").text();
+        let line = metrics.lines().find(|line| line.starts_with("docker_daemon_consecutive_failures "));
+        let failures = line.and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
+        if failures >= Some(3.0) { Ok(()) } else { Err(format!("{line:?}")) }
+    });
+    assert_eq!((agent.entries(&Kind::DIED), agent.entries(&Kind::RESTARTING)), (vec![], vec![]));
+
+    private.go_on();
+    agent.wait_entry(LONG, &Kind::DAEMON_UP, 1);
+    assert_eq!(agent.ask("GET", "/health").status, 200);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    let count = |kind: &Kind| agent.entries(kind).len();
+    assert_eq!(count(&Kind::RESTARTING), 1, "{:#?}", agent.audit());
+    // Nobody polls for an hour: only an event can tell of this one.
+    world.crash(&["late"]);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    asker.assert_answered(&[200]);
+    let counts = [Kind::DAEMON_DOWN, Kind::DAEMON_UP, Kind::DIED, Kind::RESTARTING, Kind::RESTART_FAILED];
+    assert_eq!(counts.map(|kind| count(&kind)), [1, 1, 2, 2, 0], "{:#?}", agent.audit());
+    for view in world.project.containers() {
+        assert_eq!(view.state, "running", "{view:#?}");
+    }
 }

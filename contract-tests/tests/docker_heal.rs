@@ -1,7 +1,6 @@
 //! What falls over is restarted, what was stopped on purpose is not; what should run is started; changed compose
 //! files are followed. On the real engine.
 
-use std::process::Command;
 use std::time::Duration;
 
 use contract_tests::{Agent, Image, PrivateEngine, Registry, World, wait_for};
@@ -19,14 +18,6 @@ fn healer(world: &World, more: &[(&str, Value)]) -> Agent {
         entry[*key] = value.clone();
     }
     world.agent_for(&[entry])
-}
-
-/// Kills the main process of a container from outside the engine, as a crash does.
-fn crash(world: &World, service: &str) {
-    let name = world.project.container(service).name;
-    let pid = world.engine.docker(&["inspect", "-f", "{{.State.Pid}}", &name]);
-    let killed = Command::new("kill").args(["-9", pid.trim()]).status().expect("kill can be run");
-    assert!(killed.success(), "process {pid} of {name} could not be killed (this test needs root)");
 }
 
 fn wait_running(world: &World, service: &str) {
@@ -48,7 +39,7 @@ fn a_crashed_container_is_restarted_and_one_that_was_stopped_is_not() {
     world.engine.docker(&["stop", "-t", "1", &world.project.container("stopped").name]);
     world.engine.docker(&["kill", &world.project.container("killed").name]);
     // Later than the two: when this one is well again, the others had their time.
-    crash(&world, "web");
+    world.crash(&["web"]);
     let entry = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
     assert_eq!(entry.container.as_deref(), Some(&*world.project.container("web").name));
     wait_running(&world, "web");
@@ -87,7 +78,7 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
 fn without_auto_heal_it_is_said_and_left_alone() {
     let (world, _) = World::with_web("report");
     let agent = world.agent();
-    crash(&world, "web");
+    world.crash(&["web"]);
     let entry = agent.wait_entry(LONG, &Kind::DIED, 1);
     assert!(entry.reason.unwrap_or_default().contains("137"));
     assert_eq!(agent.service("web").status, StatusValue::Unhealthy);

@@ -147,6 +147,12 @@ pub struct Container {
     pub restart_count: u64,
     /// When the main process was started last; `None` when never.
     pub started_at: Option<Timestamp>,
+    /// When the last run ended; `None` where none has, or nobody knows.
+    pub finished_at: Option<Timestamp>,
+    /// Signal by which it is asked to stop.
+    pub stop_signal: i32,
+    /// Time that it gets to stop before it is killed.
+    pub stop_timeout: Duration,
     /// Exit code of the last run; 0 while the first run goes on.
     pub exit_code: i64,
     /// Whether the kernel killed the last run for its memory use.

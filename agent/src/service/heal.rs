@@ -31,6 +31,11 @@ const LOOP_WINDOW: Duration = Duration::from_mins(1);
 /// A container that waits between two runs and was restarted so often loops with a long pause.
 const LOOP_COUNT: u64 = 5;
 
+/// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
+const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
+/// What a stop may take beyond the container's own time for it.
+const STOP_SLACK: Duration = Duration::from_secs(5);
+
 /// What must last about one container that is, or was, unwell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -237,10 +242,9 @@ impl Healer {
             State::Paused | State::Removing | State::Created => Condition::Resting,
             State::Dead => ill("dead: the engine could not remove it".to_owned(), true),
             State::Exited => {
-                let since_start = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);
-                if stops.get(&container.id).is_some_and(since_start) {
+                if ended_as_asked(container, stops) {
                     Condition::Resting
-                } else if self.cut_off.get(&container.id).is_some_and(since_start) {
+                } else if ended_as_asked(container, &self.cut_off) {
                     let what = "stopped by the engine when it went away".to_owned();
                     Condition::Ill { what, ended: true, settle: SETTLE_ENGINE }
                 } else if container.oom_killed {
@@ -263,6 +267,22 @@ impl Healer {
         container.restart_count - window.1 >= LOOP_RESTARTS
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
+}
+
+/// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine
+/// that does not say which signal it was leaves no other reading.
+pub(super) fn asks_to_stop(signal: Option<i32>, container: Option<&Container>) -> bool {
+    let Some(signal) = signal else { return true };
+    ASK_TO_STOP.contains(&signal) || container.is_some_and(|container| container.stop_signal == signal)
+}
+
+/// Whether the last run ended because it was told to: after it began, and not so long before its end that it must
+/// have lived through that.
+pub(super) fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
+    let Some(at) = told.get(&container.id) else { return false };
+    let patience = container.stop_timeout + STOP_SLACK;
+    container.started_at.is_none_or(|start| *at >= start)
+        && container.finished_at.is_none_or(|end| end.duration_since(*at) <= signed(patience))
 }
 
 /// Marks the restart of a container as begun. Written down before it is done.

@@ -12,6 +12,7 @@ use crate::image::ImageId;
 use crate::ports::{Container, HealthState, State};
 
 use super::fact::StopTimes;
+use super::heal::ended_as_asked;
 
 /// A container as it was before the deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,7 +235,9 @@ fn crash(container: &Container, seen: &mut Seen, rules: Rules<'_>) -> Option<Fai
             }
             None
         }
-        State::Exited | State::Dead if container.exit_code != 0 && !was_told_to_stop(container, rules) => {
+        State::Exited | State::Dead
+            if container.exit_code != 0 && !ended_as_asked(container, rules.stops) =>
+        {
             if seen.ended {
                 return Some(Failure::of(container, &format!("exited with code {}", container.exit_code)));
             }
@@ -262,7 +265,7 @@ fn unproven(container: &Container, seen: &Seen, rules: Rules<'_>) -> Option<Fail
             }
             (None, _) => None,
         },
-        State::Exited if container.exit_code == 0 && !was_told_to_stop(container, rules) => {
+        State::Exited if container.exit_code == 0 && !ended_as_asked(container, rules.stops) => {
             // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
             let ran_before = rules
                 .before
@@ -270,7 +273,7 @@ fn unproven(container: &Container, seen: &Seen, rules: Rules<'_>) -> Option<Fail
                 .any(|was| was.compose_service == container.compose_service && was.running);
             if ran_before { fail("exited with code 0 although it used to keep running") } else { None }
         }
-        State::Exited | State::Dead if was_told_to_stop(container, rules) => {
+        State::Exited | State::Dead if ended_as_asked(container, rules.stops) => {
             fail("was stopped by someone during its probation")
         }
         State::Created if !container.error.is_empty() => fail("could not be started"),
@@ -282,12 +285,4 @@ fn unproven(container: &Container, seen: &Seen, rules: Rules<'_>) -> Option<Fail
 fn restarts(container: &Container, rules: Rules<'_>) -> u64 {
     let earlier = rules.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
     container.restart_count.saturating_sub(earlier)
-}
-
-fn was_told_to_stop(container: &Container, rules: Rules<'_>) -> bool {
-    match (rules.stops.get(&container.id), container.started_at) {
-        (Some(stop), Some(start)) => *stop >= start,
-        (Some(_), None) => true,
-        (None, _) => false,
-    }
 }

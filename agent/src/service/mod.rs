@@ -525,9 +525,11 @@ impl Service {
 
     fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
         match what {
-            // Signals that are not meant to end a process (HUP, USR1, USR2, WINCH) are no stop (DOMAIN 4.3).
-            Happening::Kill { signal } if !matches!(signal, Some(1 | 10 | 12 | 28)) => {
-                self.told_to_stop(id, at);
+            Happening::Kill { signal } => {
+                let known = self.containers.iter().flatten().find(|container| container.id == id);
+                if heal::asks_to_stop(*signal, known) {
+                    self.told_to_stop(id, at);
+                }
             }
             Happening::Stop => self.told_to_stop(id, at),
             Happening::Die { exit_code } => {

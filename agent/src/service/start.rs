@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::ports::{Container, State};
 
 use super::deploy::Cause;
-use super::fact::{Files, StopTimes};
+use super::fact::Files;
+use super::heal::ended_as_asked;
 use super::{Durable, Service};
 
 /// A container must be stuck so long, and in two checks, before it is forced: it may just be someone's deploy.
@@ -109,10 +110,9 @@ impl Service {
 
 /// A one-shot that did its work is not something to start again at every check.
 fn is_done(container: &Container, durable: &Durable) -> bool {
-    let stopped = |stops: &StopTimes| stops.contains_key(&container.id);
     container.state == State::Exited
         && container.exit_code == 0
         && !container.restarts_itself
         && container.health_timing.is_none()
-        && !stopped(&durable.stops)
+        && !ended_as_asked(container, &durable.stops)
 }

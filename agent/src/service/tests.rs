@@ -135,6 +135,9 @@ fn running(name: &str) -> Container {
         health_timing: None,
         restart_count: 0,
         started_at: Some("2025-12-31T23:00:00Z".parse().unwrap()),
+        finished_at: None,
+        stop_signal: 15,
+        stop_timeout: Duration::from_secs(10),
         exit_code: 0,
         oom_killed: false,
         error: String::new(),
@@ -231,10 +234,40 @@ fn stops_that_somebody_asked_for_are_not_healed() {
 
 #[test]
 fn a_signal_that_is_no_stop_does_not_excuse_a_crash() {
+    for signal in [1, 10, 18, 21, 28] {
+        let mut story = Story::of(config());
+        story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(signal) });
+        story.at(3).look(&[&exited("a", 3)]);
+        assert_eq!(story.at(5).look(&[&exited("a", 3)]).restarts(), ["a"], "signal {signal}");
+    }
+}
+
+#[test]
+fn a_containers_own_stop_signal_is_a_stop() {
     let mut story = Story::of(config());
-    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(1) });
-    story.at(3).look(&[&exited("a", 3)]);
-    assert_eq!(story.at(5).look(&[&exited("a", 3)]).restarts(), ["a"]);
+    let container = Container { stop_signal: 1, ..running("a") };
+    story.look(&[&container]).event("id-a", Happening::Kill { signal: Some(1) });
+    for second in [3, 5, 100] {
+        assert_eq!(story.at(second).look(&[&exited("a", 3)]).restarts(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_stop_that_a_container_lived_through_does_not_excuse_its_crash_an_hour_later() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    let ended = |at: Option<Timestamp>| Container { finished_at: at, ..exited("a", 137) };
+    let crashed = ended(story.seconds(3600));
+    story.at(3601).look(&[&crashed]);
+    assert_eq!(story.at(3604).look(&[&crashed]).restarts(), ["a"]);
+    // A stop that takes as long is told of at its end, too.
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    let stopped = ended(story.seconds(60));
+    story.at(60).event("id-a", Happening::Stop);
+    for second in [61, 64, 100] {
+        assert_eq!(story.at(second).look(&[&stopped]).restarts(), [""; 0]);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Lives of the agent in a world in memory, killed before and after every call to engine, registry, compose and
 //! store. The safety properties are checked at the end of every life.
 
+mod tasks;
 mod world;
 
 use std::sync::Arc;

@@ -28,6 +28,10 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_RETRIES: u32 = 3;
 
+/// What the engine uses where a container sets nothing.
+const SIGTERM: i32 = 15;
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A container from its inspection; `status` is the listing's text. The error names what is missing, since a
 /// container about which nothing is known must not look like a stopped one.
 pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Result<Container, &'static str> {
@@ -65,6 +69,12 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         health_timing,
         restart_count: seen.restart_count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
         started_at: state.started_at.as_deref().and_then(moment),
+        finished_at: state.finished_at.as_deref().and_then(moment),
+        stop_signal: config.stop_signal.as_deref().and_then(signal).unwrap_or(SIGTERM),
+        stop_timeout: config
+            .stop_timeout
+            .and_then(|seconds| u64::try_from(seconds).ok())
+            .map_or(STOP_TIMEOUT, Duration::from_secs),
         exit_code: state.exit_code.unwrap_or(0),
         oom_killed: state.oom_killed.unwrap_or(false),
         error: stable(state.error.as_deref().unwrap_or_default()),
@@ -78,6 +88,24 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         ),
         mounts,
     })
+}
+
+/// Number of a signal as a configuration names it: `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`.
+fn signal(text: &str) -> Option<i32> {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    const FIRST_REALTIME: i32 = 34;
+    let name = text.trim().to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    if let Some(more) = name.strip_prefix("RTMIN") {
+        let more = if more.is_empty() { 0 } else { more.parse().ok()? };
+        return Some(FIRST_REALTIME + more);
+    }
+    let number = (1..).zip(NAMES).find(|(_, known)| *known == name).map(|(number, _)| number);
+    number.or_else(|| name.parse().ok())
 }
 
 fn state(state: &ContainerState) -> State {
@@ -378,5 +406,15 @@ mod tests {
         assert_eq!(seen.time_nano, 1_714_557_600_123_456_789);
         assert_eq!((seen.name.as_str(), seen.project.as_str()), ("p-web-1", "p"));
         assert!(event(EventMessage::default()).is_none());
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (text, number) in
+            [("SIGTERM", 15), ("term", 15), ("15", 15), ("SIGWINCH", 28), ("HUP", 1), ("SIGRTMIN+3", 37)]
+        {
+            assert_eq!(signal(text), Some(number), "{text}");
+        }
+        assert_eq!((signal("nonsense"), signal("")), (None, None));
     }
 }

@@ -1,0 +1,208 @@
+//! Tasks around the workers, by a paused clock: what the service manager hears while a worker hangs, and how often
+//! the services are polled when a registry pushes.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use async_trait::async_trait;
+use evenkeel_agent::fleet::Fleet;
+use evenkeel_agent::service::Durable;
+use evenkeel_agent::tasks::poller::PollState;
+use evenkeel_agent::tasks::push::{Published, PushPoller, Pushes};
+use evenkeel_agent::tasks::systemd::{ServiceManager, Watchdog};
+use evenkeel_common::store::{Change, Store, StoreError};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// A disk that can stop answering.
+struct Disk {
+    inner: FakeWorld,
+    stuck: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Store for Disk {
+    async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let free = self.stuck.subscribe().wait_for(|stuck| !stuck).await.is_ok();
+        assert!(free, "the disk outlives its waiters");
+        self.inner.put_all(changes).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.inner.scan(prefix).await
+    }
+}
+
+fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
+    World {
+        engine: Arc::new(fake.clone()),
+        registry: Arc::new(fake.clone()),
+        compose: Arc::new(fake.clone()),
+        store,
+        clock: fake.clock(),
+        record: Arc::new(|_| {}),
+        deployed: Arc::new(|_, _| {}),
+        projects: Projects::default(),
+        engine_slots: Arc::new(Semaphore::new(4)),
+    }
+}
+
+fn worker(name: &str, world: &World) -> (Worker, Handle) {
+    let config = ServiceConfig { name: name.into(), ..(*config(&[WEB])).clone() };
+    Worker::new(Arc::new(config), Durable::default(), world.clone(), Arc::new(|_, _| Vec::new()))
+}
+
+fn fleet(handles: &[Handle]) -> Arc<Fleet> {
+    let (polls, _) = mpsc::unbounded_channel();
+    let (_, poll_state) = watch::channel(PollState::default());
+    let (_, workers) = watch::channel(handles.into());
+    Arc::new(Fleet::new(workers, polls, poll_state, "2026-01-01T00:00:00Z".parse().expect("a time")))
+}
+
+/// The service manager's end of the socket.
+struct Ear(UnixDatagram);
+
+impl Ear {
+    fn new(name: &str) -> Self {
+        let address = SocketAddr::from_abstract_name(name).expect("a valid name");
+        let socket = UnixDatagram::bind_addr(&address).expect("the name is free");
+        socket.set_nonblocking(true).expect("a socket can do that");
+        Self(socket)
+    }
+
+    /// What was said since the last time.
+    fn heard(&self) -> Vec<String> {
+        let mut buffer = [0; 500];
+        std::iter::from_fn(|| self.0.recv(&mut buffer).ok().map(|n| buffer[..n].to_vec()))
+            .map(|bytes| String::from_utf8(bytes).expect("text"))
+            .collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
+    let name = format!("evenkeel-test-hang-{}", std::process::id());
+    let ear = Ear::new(&name);
+    let manager = Arc::new(ServiceManager::new(&|_| Some(format!("@{name}").into())));
+    let fake = new_world();
+    let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
+    let (hanging, door) = worker("hanging", &world(&fake, disk.clone()));
+    let (lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
+    let watchdog = Watchdog { manager, fleet: fleet(&[door.clone(), other_door]), within: Some(MINUTE) };
+    let stop = CancellationToken::new();
+    let script = async {
+        let signs = |heard: Vec<String>| heard.iter().filter(|text| *text == "WATCHDOG=1\n").count();
+        // Not longer: the kernel keeps about ten messages that nobody has read.
+        sleep(3 * MINUTE).await;
+        let count = signs(ear.heard());
+        assert!((6..=7).contains(&count), "a sign every half minute, but {count} in three");
+        disk.stuck.send_replace(true);
+        // What a person asks for is written down before it is answered.
+        let (reply, answer) = oneshot::channel();
+        assert!(door.inbox.send(Command::Ask(Ask::Check, reply)).is_ok());
+        // A round that was answered before the disk stuck may still say so.
+        sleep(MINUTE).await;
+        assert!(signs(ear.heard()) <= 1);
+        sleep(10 * MINUTE).await;
+        assert_eq!(ear.heard(), [""; 0], "one worker of two does not answer");
+        disk.stuck.send_replace(false);
+        assert!(answer.await.is_ok());
+        sleep(MINUTE).await;
+        assert!(signs(ear.heard()) >= 1);
+        stop.cancel();
+    };
+    let never = CancellationToken::new();
+    tokio::select! {
+        ((), ()) = async { tokio::join!(watchdog.run(stop.clone()), script) } => {}
+        () = hanging.run(never.clone()) => unreachable!("nobody stops it"),
+        () = lively.run(never.clone()) => unreachable!("nobody stops it"),
+    }
+    assert_eq!(ear.heard(), ["STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n"]);
+}
+
+fn published(tag: &str) -> Published {
+    Published { repository: "web".into(), tag: tag.into() }
+}
+
+/// Tells of images, and looks at when the service that uses `web:latest` is polled.
+struct Stand {
+    pushes: Pushes,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    began: Instant,
+}
+
+impl Stand {
+    /// When the polls since the last time came, in tenths of a second since the beginning.
+    async fn polled(&mut self, for_time: Duration) -> Vec<u128> {
+        let end = Instant::now() + for_time;
+        let mut at = Vec::new();
+        while let Ok(Some(command)) = tokio::time::timeout_at(end, self.inbox.recv()).await {
+            assert!(matches!(command, Command::Check(..)), "only checks are asked for");
+            at.push(self.began.elapsed().as_millis() / 100);
+        }
+        at
+    }
+}
+
+async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
+    let fake = new_world();
+    let world = world(&fake, Arc::new(fake.clone()));
+    // Its worker does not run: the test has the inbox, and answers nothing.
+    let (_worker, handle) = worker("shop", &world);
+    let (sender, inbox) = mpsc::unbounded_channel();
+    let door = Handle { inbox: sender, ..handle };
+    let (poller, pushes) = PushPoller::new(fleet(&[door]), world.registry.clone());
+    let stop = CancellationToken::new();
+    tokio::select! {
+        () = poller.run(stop.clone()) => unreachable!("nobody stops it"),
+        () = script(Stand { pushes, inbox, began: Instant::now() }) => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_is_followed_at_once_and_those_of_the_next_second_together_at_its_end() {
+    with_push_poller(async |mut stand: Stand| {
+        stand.pushes.tell(published("latest"));
+        assert_eq!(stand.polled(Duration::from_millis(200)).await, [0]);
+        for _ in 0..50 {
+            stand.pushes.tell(published("latest"));
+            assert_eq!(stand.polled(Duration::from_millis(10)).await, []);
+        }
+        assert_eq!(stand.polled(Duration::from_secs(5)).await, [10], "one for all of them");
+        // It rested long enough: the next is followed at once again.
+        stand.pushes.tell(published("latest"));
+        assert_eq!(stand.polled(Duration::from_secs(5)).await, [57]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pushes_without_end_make_one_poll_a_second() {
+    with_push_poller(async |mut stand: Stand| {
+        let mut at = Vec::new();
+        for _ in 0..100 {
+            stand.pushes.tell(published("latest"));
+            at.extend(stand.polled(Duration::from_millis(50)).await);
+        }
+        assert_eq!(at, [0, 10, 20, 30, 40]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_of_what_nobody_uses_polls_nobody() {
+    with_push_poller(async |mut stand: Stand| {
+        stand.pushes.tell(published("v2"));
+        stand.pushes.tell(Published { repository: "other".into(), tag: "latest".into() });
+        assert_eq!(stand.polled(Duration::from_secs(10)).await, []);
+    })
+    .await;
+}

@@ -1,0 +1,80 @@
+//! A way to the engine on which every event is told many times.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::Engine;
+
+/// Passes requests on to an engine; each event comes back `times` times. Lives as long as the test's process.
+pub struct LoudEngine {
+    told: Arc<AtomicUsize>,
+}
+
+impl LoudEngine {
+    /// Listens on `socket`.
+    pub fn start(socket: &Path, engine: &Engine, times: usize) -> Self {
+        let listener = UnixListener::bind(socket).expect("the socket can be made");
+        let told = Arc::new(AtomicUsize::new(0));
+        let (target, counter) = (engine.socket().to_owned(), told.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (target, counter) = (target.clone(), counter.clone());
+                // The end of either side ends the other.
+                std::thread::spawn(move || relay(client, &target, times, &counter));
+            }
+        });
+        Self { told }
+    }
+
+    /// How many events were passed on so far, each as often as it was told.
+    pub fn told(&self) -> usize {
+        self.told.load(Ordering::Relaxed)
+    }
+}
+
+fn relay(client: UnixStream, target: &Path, times: usize, told: &AtomicUsize) -> io::Result<()> {
+    let mut engine = UnixStream::connect(target)?;
+    let mut asks = BufReader::new(client.try_clone()?);
+    let mut answers = client;
+    let first = asks.fill_buf()?;
+    let end = first.iter().position(|byte| *byte == b'\r').unwrap_or(first.len());
+    let is_events = String::from_utf8_lossy(&first[..end]).contains("/events?");
+    let back = engine.try_clone()?;
+    std::thread::spawn(move || {
+        let _ = io::copy(&mut asks, &mut engine);
+        let _ = engine.shutdown(std::net::Shutdown::Both);
+    });
+    let mut back = BufReader::new(back);
+    if is_events {
+        repeat(&mut back, &mut answers, times, told)?;
+    } else {
+        io::copy(&mut back, &mut answers)?;
+    }
+    answers.shutdown(std::net::Shutdown::Both)
+}
+
+/// Copies an answer in chunks, of which each is one event.
+fn repeat(from: &mut impl BufRead, to: &mut impl Write, times: usize, told: &AtomicUsize) -> io::Result<()> {
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        if from.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        to.write_all(line.as_bytes())?;
+    }
+    loop {
+        line.clear();
+        from.read_line(&mut line)?;
+        let Ok(size @ 1..) = usize::from_str_radix(line.trim(), 16) else { return Ok(()) };
+        let mut chunk = line.clone().into_bytes();
+        let begin = chunk.len();
+        chunk.resize(begin + size + 2, 0);
+        from.read_exact(&mut chunk[begin..])?;
+        to.write_all(&chunk.repeat(times))?;
+        told.fetch_add(times, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,66 @@
+//! SIGHUP while a deployment is under way: it goes on to its end, and the new configuration holds.
+
+use std::time::Duration;
+
+use contract_tests::{Agent, Image, World, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::Value;
+
+const LONG: Duration = Duration::from_secs(90);
+
+/// Deploys a good image, reloads at a journal step with the service changed, and waits for the end.
+fn deploys_on(world: &World, step: &str, change: impl FnOnce(&mut Value)) -> Agent {
+    let mut agent = world.agent();
+    let v2 = world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_step(step, 1);
+    agent.reload(change);
+    agent.wait_entry(LONG, &Kind::CONFIG_RELOADED, 1);
+    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    world.assert_runs("web", "v2");
+    world.assert_tidy();
+    for kind in [Kind::ROLLED_BACK, Kind::ROLLBACK_FAILED, Kind::ERROR, Kind::CONFIG_REJECTED] {
+        assert_eq!(agent.entries(&kind), [], "{kind}");
+    }
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), 1);
+    agent
+}
+
+fn goes_on_when_changed(about: &str, step: &str) {
+    let (world, _) = World::with_web(about);
+    let agent = deploys_on(&world, step, |config| config["services"][0]["auto_heal"] = true.into());
+    assert_eq!(agent.entries(&Kind::RESUMED).len(), 1, "{:#?}", agent.audit());
+    let service = agent.service("web");
+    assert!(service.auto_heal, "the new configuration holds: {service:#?}");
+    assert_eq!((service.updates_total, service.restarts_total), (1, 0), "{service:#?}");
+    world.crash(&["web"]);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+}
+
+#[test]
+fn a_deployment_on_probation_outlives_a_reload_that_changes_its_service() {
+    goes_on_when_changed("reload-p", "probation");
+}
+
+#[test]
+fn a_deployment_that_compose_is_busy_with_outlives_a_reload_that_changes_its_service() {
+    goes_on_when_changed("reload-s", "start");
+}
+
+#[test]
+fn a_deployment_does_not_even_notice_a_reload_that_is_about_others() {
+    let (world, _) = World::with_web("reload-o");
+    let mut other = world.entry("other", &["web:latest"]);
+    other["auto_update"] = false.into();
+    let agent = deploys_on(&world, "probation", |config| {
+        config["services"].as_array_mut().expect("services are a list").push(other);
+    });
+    assert_eq!(agent.entries(&Kind::RESUMED), []);
+    assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
+    wait_for(LONG, "the new service to be shown", || {
+        let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
+        if names == ["web", "other"] { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+}

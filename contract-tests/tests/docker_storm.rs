@@ -1,0 +1,174 @@
+//! Much at once on the real engine: twenty containers crash together, ten thousand events rush by.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use contract_tests::{Agent, Asker, Image, LoudEngine, World};
+use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
+use jiff::SignedDuration;
+use serde_json::Value;
+
+const LONG: Duration = Duration::from_mins(2);
+const STORM: usize = 20;
+const EVENTS: usize = 10_000;
+/// How often each event is told in a flood.
+const TOLD: usize = 100;
+const PATHS: &[&str] = &["/status", "/health", "/audit?limit=50", "/status/web"];
+
+/// A world of services on one image, and their names.
+fn world_of(about: &str, count: usize, image: &Image) -> (World, Vec<String>) {
+    let mut world = World::new(about);
+    world.push("web", image);
+    let services: Vec<String> = (0..count).map(|n| format!("web{n:02}")).collect();
+    for service in &services {
+        world.service(service, "web", &["stop_grace_period: 1s"]);
+    }
+    (world, services)
+}
+
+/// The project as service `web`, which is healed.
+fn entry(world: &World, cooldown: u64, max_restarts: u64) -> Value {
+    let mut entry = world.entry("web", &["web:latest"]);
+    entry["auto_heal"] = true.into();
+    entry["heal_cooldown"] = cooldown.into();
+    entry["heal_max_restarts"] = max_restarts.into();
+    entry
+}
+
+fn healer(world: &World, cooldown: u64, max_restarts: u64) -> Agent {
+    world.agent_for(&[entry(world, cooldown, max_restarts)])
+}
+
+/// The entries of one kind by container, oldest first.
+fn by_container(agent: &Agent, kind: &Kind) -> BTreeMap<String, Vec<AuditEntry>> {
+    let mut all = BTreeMap::<String, Vec<AuditEntry>>::new();
+    for entry in agent.entries(kind) {
+        all.entry(entry.container.clone().unwrap_or_default()).or_default().push(entry);
+    }
+    all
+}
+
+/// Each of these containers has so many entries of this kind, and no other container has any.
+#[track_caller]
+fn assert_each(agent: &Agent, kind: &Kind, containers: &[String], count: usize) {
+    let counts: BTreeMap<String, usize> =
+        by_container(agent, kind).into_iter().map(|(name, all)| (name, all.len())).collect();
+    let wanted: BTreeMap<String, usize> = containers.iter().map(|name| (name.clone(), count)).collect();
+    assert_eq!(counts, wanted, "{kind}");
+}
+
+/// No container was restarted again within its cooldown.
+#[track_caller]
+fn assert_cooled(agent: &Agent, cooldown: i64) {
+    for (name, restarts) in by_container(agent, &Kind::RESTARTING) {
+        for pair in restarts.windows(2) {
+            let pause = pair[1].timestamp.duration_since(pair[0].timestamp);
+            assert!(pause >= SignedDuration::from_secs(cooldown), "{name} after {pause:?}: {restarts:#?}");
+        }
+    }
+}
+
+fn names(world: &World, services: &[String]) -> Vec<String> {
+    services.iter().map(|service| world.project.container(service).name).collect()
+}
+
+#[test]
+fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_within_the_cooldown() {
+    let (world, services) = world_of("storm", STORM, &Image::without_health_check("v1"));
+    world.project.up();
+    let agent = healer(&world, 20, 3);
+    let containers = names(&world, &services);
+    let asker = Asker::start(agent.address(), PATHS);
+    let all: Vec<&str> = services.iter().map(String::as_str).collect();
+    for round in 1..=2 {
+        world.crash(&all);
+        agent.wait_entry(LONG, &Kind::RESTARTED, STORM * round);
+        for kind in [Kind::DIED, Kind::RESTARTING, Kind::RESTARTED] {
+            assert_each(&agent, &kind, &containers, round);
+        }
+    }
+    assert_cooled(&agent, 20);
+    asker.assert_answered(&[200]);
+    for kind in [Kind::RESTART_FAILED, Kind::EXHAUSTED] {
+        assert_eq!(agent.entries(&kind), [], "{kind}");
+    }
+    for view in world.project.containers() {
+        assert_eq!(view.state, "running", "{view:#?}");
+    }
+    let service = agent.service("web");
+    assert_eq!((service.restarts_total, service.restart_failures), (2 * STORM as u64, 0), "{service:#?}");
+    assert!(matches!(service.status, StatusValue::Ok | StatusValue::Unknown), "{service:#?}");
+}
+
+#[test]
+fn twenty_containers_that_no_restart_helps_are_each_given_up_once() {
+    let (mut world, services) = world_of("hopeless", STORM, &Image::exits("v1", 0));
+    world.push("good", &Image::without_health_check("good"));
+    world.service("good", "good", &["stop_grace_period: 1s"]);
+    let up = world.project.compose(&["up", "-d"]);
+    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    let agent = healer(&world, 3, 2);
+    let asker = Asker::start(agent.address(), PATHS);
+    let containers = names(&world, &services);
+    agent.wait_entry(LONG, &Kind::EXHAUSTED, STORM);
+    // Its restart and the judgement of that take longer than a cooldown: the others had their time.
+    world.crash(&["good"]);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    asker.assert_answered(&[200]);
+    assert_each(&agent, &Kind::EXHAUSTED, &containers, 1);
+    assert_each(&agent, &Kind::RESTART_FAILED, &containers, 2);
+    let restarts: Vec<AuditEntry> = agent.entries(&Kind::RESTARTING);
+    assert_eq!(restarts.len(), 2 * STORM + 1, "{restarts:#?}");
+    assert_cooled(&agent, 3);
+    let service = agent.service("web");
+    assert_eq!((service.status, service.exhausted), (StatusValue::Exhausted, true), "{service:#?}");
+}
+
+#[test]
+fn ten_thousand_events_hide_neither_a_crash_nor_a_stop_and_fill_no_memory() {
+    let (world, services) = world_of("flood", 5, &Image::without_health_check("v1"));
+    world.project.up();
+    let socket = world.folder().join("loud.sock");
+    // The engine's own rate would take minutes on a busy machine.
+    let loud = LoudEngine::start(&socket, &world.engine, TOLD);
+    let config = world.config(&[entry(&world, 3, 3)]);
+    let agent = world.agent_with(config, &[("DOCKER_HOST", &format!("unix://{}", socket.display()))]);
+    agent.wait_first_poll();
+    let before = world.project.containers();
+    let view = |service: &str| world.project.container(service);
+    let (memory, told) = (agent.resident(), loud.told());
+    let asker = Asker::start(agent.address(), PATHS);
+    let noise = |count: usize| {
+        for n in 0..count {
+            // The engine tells of every signal; this one moves nobody.
+            let id = &before[3 + n % 2].id;
+            let code = world.engine.post(&format!("/containers/{id}/kill?signal=WINCH"));
+            assert_eq!(code.expect("the engine answers"), 204);
+        }
+    };
+    let quiet = EVENTS / TOLD / 4;
+    noise(quiet);
+    world.engine.docker(&["stop", "-t", "1", &before[1].id]);
+    noise(quiet);
+    world.crash(&[&services[0]]);
+    noise(2 * quiet);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    // And afterwards the stream is as good as before.
+    world.crash(&[&services[2]]);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    let grown = agent.resident().saturating_sub(memory);
+    asker.assert_answered(&[200]);
+    let told = loud.told() - told;
+    println!("{told} events; memory {} KiB, and {} KiB more afterwards", memory >> 10, grown >> 10);
+    assert!(told >= EVENTS, "{told}");
+    assert!(grown < 16 << 20, "memory grew from {memory} by {grown} bytes");
+    let healed = [before[0].name.clone(), before[2].name.clone()];
+    for kind in [Kind::DIED, Kind::RESTARTING, Kind::RESTARTED] {
+        assert_each(&agent, &kind, &healed, 1);
+    }
+    let stopped = view(&services[1]);
+    assert_eq!((&*stopped.state, &stopped.started_at), ("exited", &before[1].started_at), "{stopped:#?}");
+    for n in [3, 4] {
+        assert_eq!(view(&services[n]), before[n], "nobody touched it");
+    }
+}
