@@ -127,6 +127,32 @@ setInterval(() => {
   for (const node of document.querySelectorAll("time[datetime]")) tell(node);
 }, 1000);
 
+// --- records -----------------------------------------------------------------------------------------------------
+
+// Whether two values of JSON say the same.
+function same(a, b) {
+  if (a === b) return true;
+  if (typeof a !== "object" || typeof b !== "object" || !a || !b) return false;
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => same(a[key], b[key]));
+}
+
+// Calls `work` soon after each call of what it gives back: at once after a pause, and at most once in `ms` where calls
+// come thick and fast.
+function paced(ms, work) {
+  let due = false;
+  let last = 0;
+  return () => {
+    if (due) return;
+    due = true;
+    setTimeout(() => {
+      due = false;
+      last = performance.now();
+      work();
+    }, Math.max(20, last + ms - performance.now()));
+  };
+}
+
 // --- lists -------------------------------------------------------------------------------------------------------
 
 // Makes the children of `parent` match `items`. A node lives as long as its key, so focus, scroll and open parts stay.
@@ -278,6 +304,15 @@ function messageNode(entry) {
   // Made when it is opened: most never are.
   more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(blackBox(entry)); });
   return more;
+}
+
+// A new entry is marked for a moment; many at once are not: that would be a flicker, and work for each frame.
+function onlyFewAreFresh(events) {
+  const fresh = events.filter((e) => e.live && !e.shown);
+  for (const e of fresh) {
+    e.shown = true;
+    e.live = fresh.length <= 3;
+  }
 }
 
 const kindWords = (kind) => legible(kind).replaceAll("_", " ");
