@@ -372,6 +372,7 @@ class Connection {
   constructor({ url, events, poll, badge, quiet }) {
     Object.assign(this, { url, events, poll, badge, quiet });
     this.heard = 0;
+    this.polled = 0; // when a plain request was answered while there was no stream
     this.wait = 1000;
     this.open();
     setInterval(() => this.look(), 1000);
@@ -382,7 +383,7 @@ class Connection {
     this.source?.close();
     const source = (this.source = new EventSource(this.url));
     this.opened = Date.now();
-    source.onopen = () => { this.wait = 1000; this.hear(); };
+    source.onopen = () => { this.wait = 1000; this.polled = 0; this.hear(); };
     source.onerror = () => {
       // A broken connection is taken up by the browser, which knows where it was; a refused one is not.
       if (source.readyState === EventSource.CLOSED) this.again();
@@ -402,8 +403,11 @@ class Connection {
   again() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.open(), this.wait);
-    this.wait = Math.min(this.wait * 2, 30000);
-    this.poll?.().then(() => this.hear(), () => this.look());
+    // Shorter than what may pass without an answer before the state says so.
+    this.wait = Math.min(this.wait * 2, 10000);
+    this.poll().then(
+      () => { this.polled = Date.now(); this.hear(); },
+      () => { this.polled = 0; this.look(); });
   }
 
   hear() {
@@ -421,7 +425,7 @@ class Connection {
     let state = "reconnecting";
     if (silent > this.quiet) state = "stale";
     else if (isOpen) state = "live";
-    else if (this.source.readyState === EventSource.CLOSED && this.heard && silent < 12000) state = "polling";
+    else if (now - this.polled < 12000) state = "polling";
     const words = {
       live: "Live",
       reconnecting: this.heard ? "Reconnecting…" : "Connecting…",

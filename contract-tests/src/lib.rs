@@ -14,6 +14,7 @@ mod proxy;
 mod registry;
 mod stage;
 mod wait;
+mod warden;
 mod world;
 
 pub use agent::{Agent, Kill, LogLine};
@@ -26,6 +27,7 @@ pub use proxy::{Fault, Proxy};
 pub use registry::{Pushed, Registry};
 pub use stage::Stage;
 pub use wait::wait_for;
+pub use warden::Warden;
 pub use world::World;
 
 /// Label of everything that tests make.
