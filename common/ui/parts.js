@@ -127,6 +127,32 @@ setInterval(() => {
   for (const node of document.querySelectorAll("time[datetime]")) tell(node);
 }, 1000);
 
+// --- records -----------------------------------------------------------------------------------------------------
+
+// Whether two values of JSON say the same.
+function same(a, b) {
+  if (a === b) return true;
+  if (typeof a !== "object" || typeof b !== "object" || !a || !b) return false;
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => same(a[key], b[key]));
+}
+
+// Calls `work` soon after each call of what it gives back: at once after a pause, and at most once in `ms` where calls
+// come thick and fast.
+function paced(ms, work) {
+  let due = false;
+  let last = 0;
+  return () => {
+    if (due) return;
+    due = true;
+    setTimeout(() => {
+      due = false;
+      last = performance.now();
+      work();
+    }, Math.max(20, last + ms - performance.now()));
+  };
+}
+
 // --- lists -------------------------------------------------------------------------------------------------------
 
 // Makes the children of `parent` match `items`. A node lives as long as its key, so focus, scroll and open parts stay.
@@ -280,6 +306,15 @@ function messageNode(entry) {
   return more;
 }
 
+// A new entry is marked for a moment; many at once are not: that would be a flicker, and work for each frame.
+function onlyFewAreFresh(events) {
+  const fresh = events.filter((e) => e.live && !e.shown);
+  for (const e of fresh) {
+    e.shown = true;
+    e.live = fresh.length <= 3;
+  }
+}
+
 const kindWords = (kind) => legible(kind).replaceAll("_", " ");
 
 // --- asking ------------------------------------------------------------------------------------------------------
@@ -337,6 +372,7 @@ class Connection {
   constructor({ url, events, poll, badge, quiet }) {
     Object.assign(this, { url, events, poll, badge, quiet });
     this.heard = 0;
+    this.polled = 0; // when a plain request was answered while there was no stream
     this.wait = 1000;
     this.open();
     setInterval(() => this.look(), 1000);
@@ -347,7 +383,7 @@ class Connection {
     this.source?.close();
     const source = (this.source = new EventSource(this.url));
     this.opened = Date.now();
-    source.onopen = () => { this.wait = 1000; this.hear(); };
+    source.onopen = () => { this.wait = 1000; this.polled = 0; this.hear(); };
     source.onerror = () => {
       // A broken connection is taken up by the browser, which knows where it was; a refused one is not.
       if (source.readyState === EventSource.CLOSED) this.again();
@@ -367,8 +403,11 @@ class Connection {
   again() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.open(), this.wait);
-    this.wait = Math.min(this.wait * 2, 30000);
-    this.poll?.().then(() => this.hear(), () => this.look());
+    // Shorter than what may pass without an answer before the state says so.
+    this.wait = Math.min(this.wait * 2, 10000);
+    this.poll().then(
+      () => { this.polled = Date.now(); this.hear(); },
+      () => { this.polled = 0; this.look(); });
   }
 
   hear() {
@@ -386,7 +425,7 @@ class Connection {
     let state = "reconnecting";
     if (silent > this.quiet) state = "stale";
     else if (isOpen) state = "live";
-    else if (this.source.readyState === EventSource.CLOSED && this.heard && silent < 12000) state = "polling";
+    else if (now - this.polled < 12000) state = "polling";
     const words = {
       live: "Live",
       reconnecting: this.heard ? "Reconnecting…" : "Connecting…",

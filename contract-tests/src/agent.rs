@@ -72,7 +72,7 @@ impl Agent {
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let log = Arc::new(Log::default());
-        let (child, address) = spawn(folder, &config, &environment, &log);
+        let (child, address) = spawn(folder, &config, &environment, &log, None);
         Self { folder: folder.to_owned(), config, environment, child, address, log }
     }
 
@@ -290,8 +290,24 @@ impl Agent {
 
     /// Starts it again after its end, on the same files.
     pub fn restart(&mut self) {
+        self.start_again(None);
+    }
+
+    /// The same, at the address that it had.
+    pub fn restart_in_place(&mut self) {
+        let address = self.address.clone();
+        self.start_again(Some(&address));
+    }
+
+    /// Stops its process in the middle of whatever it does, or lets it go on.
+    pub fn freeze(&self, frozen: bool) {
+        let pid = pid_of(self.child.id()).expect("a process has an ID");
+        kill_process(pid, if frozen { Signal::STOP } else { Signal::CONT }).expect("the agent runs");
+    }
+
+    fn start_again(&mut self, address: Option<&str>) {
         *self.log.kill.lock().expect("no reader panics with the lock") = None;
-        let (child, address) = spawn(&self.folder, &self.config, &self.environment, &self.log);
+        let (child, address) = spawn(&self.folder, &self.config, &self.environment, &self.log, address);
         self.child = child;
         self.address = address;
     }
@@ -319,12 +335,17 @@ fn steps_of(log: &Log) -> Vec<String> {
 
 /// The agent's program: `$EVENKEEL_AGENT_BIN`, or the one that was built beside this test.
 pub(crate) fn program() -> PathBuf {
-    if let Some(path) = std::env::var_os("EVENKEEL_AGENT_BIN") {
-        return PathBuf::from(path);
+    match std::env::var_os("EVENKEEL_AGENT_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => built("evenkeel-agent"),
     }
+}
+
+/// A program that was built beside this test.
+pub(crate) fn built(name: &str) -> PathBuf {
     // A test's own program is target/<profile>/deps/<name>.
     let own = std::env::current_exe().expect("a running program has a path");
-    let path = own.ancestors().nth(2).expect("it lies in target/<profile>/deps").join("evenkeel-agent");
+    let path = own.ancestors().nth(2).expect("it lies in target/<profile>/deps").join(name);
     assert!(
         path.is_file(),
         "{} is missing: run 'cargo build --workspace --bins --tests' first",
@@ -333,11 +354,17 @@ pub(crate) fn program() -> PathBuf {
     path
 }
 
-fn spawn(folder: &Path, config: &Value, environment: &[(String, String)], log: &Arc<Log>) -> (Child, String) {
+/// At `fixed`, or else at any address.
+fn spawn(
+    folder: &Path,
+    config: &Value,
+    environment: &[(String, String)],
+    log: &Arc<Log>,
+    fixed: Option<&str>,
+) -> (Child, String) {
     for _ in 0..5 {
         // Free when it was asked for; where another test takes it first, the agent ends and we ask again.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = port.expect("a port is free").to_string();
+        let address = fixed.map_or_else(free_address, str::to_owned);
         let mut config = config.clone();
         config["api"]["address"] = json!([address]);
         let path = folder.join("config.json");
@@ -373,6 +400,12 @@ fn spawn(folder: &Path, config: &Value, environment: &[(String, String)], log: &
     // The reader may still be busy with the last lines.
     std::thread::sleep(Duration::from_millis(200));
     panic!("the agent does not start; its log: {:#?}", log.lines());
+}
+
+/// An address on this machine at which nobody listens.
+pub(crate) fn free_address() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    port.expect("a port is free").to_string()
 }
 
 fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {

@@ -43,6 +43,21 @@ impl Browser {
     /// Starts one, 1440 by 900, with the light theme as the system's preference.
     #[track_caller]
     pub fn start() -> Self {
+        Self::with_log(&json!({ "browser": "ALL" }))
+    }
+
+    /// Starts one that keeps what it asks for, for [`Self::requests`].
+    #[track_caller]
+    pub fn recording() -> Self {
+        let browser = Self::with_log(&json!({ "browser": "ALL", "performance": "ALL" }));
+        // What the browser's own first page has asked for does not count.
+        browser.open("about:blank");
+        browser.log("performance");
+        browser
+    }
+
+    #[track_caller]
+    fn with_log(log: &Value) -> Self {
         let profile = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}browser-"))
             .tempdir()
@@ -76,7 +91,7 @@ impl Browser {
                 "--enable-precise-memory-info", "--js-flags=--expose-gc", "--lang=en-GB",
                 "--window-size=1440,900", format!("--user-data-dir={}", profile.path().display()),
             ]},
-            "goog:loggingPrefs": { "browser": "ALL" },
+            "goog:loggingPrefs": log,
         });
         let Value::Object(capabilities) = capabilities else { unreachable!("it is an object") };
         let client = runtime.block_on(async {
@@ -227,11 +242,30 @@ impl Browser {
         }
     }
 
+    /// Addresses of all requests since it was asked last, whoever made them and whatever became of them; in a
+    /// browser that is [`Self::recording`].
+    #[track_caller]
+    pub fn requests(&self) -> Vec<String> {
+        let messages = self.log("performance").into_iter().filter_map(|entry| {
+            let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+            let message = &message["message"];
+            let sent = ["Network.requestWillBeSent", "Network.webSocketCreated"].map(Value::from);
+            let url = message["params"]["request"]["url"].as_str().or(message["params"]["url"].as_str());
+            url.filter(|_| sent.contains(&message["method"])).map(str::to_owned)
+        });
+        messages.collect()
+    }
+
+    #[track_caller]
+    fn log(&self, kind: &str) -> Vec<Value> {
+        let log = self.beyond(Beyond("se/log", json!({ "type": kind })));
+        log.as_array().cloned().unwrap_or_default()
+    }
+
     /// What the console got since it was asked last, faults only: errors, warnings, violations of policy.
     #[track_caller]
     pub fn faults(&self) -> Vec<String> {
-        let log = self.beyond(Beyond("se/log", json!({ "type": "browser" })));
-        let entries = log.as_array().cloned().unwrap_or_default();
+        let entries = self.log("browser");
         let faults = entries.iter().filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
         faults.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
     }

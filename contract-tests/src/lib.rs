@@ -16,6 +16,7 @@ mod registry;
 mod relay;
 mod stage;
 mod wait;
+mod warden;
 mod world;
 
 pub use agent::{Agent, Kill, LogLine};
@@ -30,6 +31,7 @@ pub use registry::{Pushed, Registry};
 pub use relay::LoudEngine;
 pub use stage::Stage;
 pub use wait::wait_for;
+pub use warden::Warden;
 pub use world::{World, kill_from_outside};
 
 /// Label of everything that tests make.

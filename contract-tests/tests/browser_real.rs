@@ -1,13 +1,19 @@
-//! The agent's dashboard as the real program serves it, without an engine: what the page says then, and on the wire.
+//! The agent's dashboard as the real program serves it, without an engine: what the page says then, on the wire, and
+//! when its stream is cut, hangs, or is refused.
 
 mod browser;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
 use browser::assert_is_sound;
 use contract_tests::{Agent, Browser, request};
 use serde_json::json;
+use tempfile::TempDir;
 
-#[test]
-fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
+/// An agent without an engine, and its files.
+fn agent() -> (TempDir, Agent) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let config = json!({
         "registry": { "url": "http://127.0.0.1:9" },
@@ -18,7 +24,12 @@ fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
     });
     let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
     let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
+    (folder, agent)
+}
 
+#[test]
+fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
+    let (_folder, agent) = agent();
     let page = request(agent.address(), "GET", "/ui", &[("Accept-Encoding", "gzip")], &[]).unwrap();
     let header = |name: &str| page.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
     assert_eq!((page.status, header("content-encoding")), (200, Some("gzip")));
@@ -43,4 +54,52 @@ fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
     // The browser itself notes the 503 of /health: the engine is not there.
     assert!(faults.iter().all(|fault| fault.contains("/health") && fault.contains("503")), "{faults:?}");
     assert_is_sound(&browser);
+}
+
+#[test]
+fn a_stream_that_hangs_is_told_as_stale_and_taken_up_again() {
+    let (_folder, agent) = agent();
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/ui", agent.address()));
+    browser.wait("live", "document.body.dataset.link === 'live'");
+    // Its connections stay open, and nothing comes any more.
+    agent.freeze(true);
+    browser.run(
+        "const now = Date.now; Date.now = () => now() + 60000; window.back = () => { Date.now = now; };",
+    );
+    browser.wait("the honest word", "document.querySelector('#link').innerText.startsWith('Stale since')");
+    browser.run("window.back();");
+    agent.freeze(false);
+    browser.wait_up_to(Duration::from_mins(1), "live again", "document.body.dataset.link === 'live'");
+    assert_eq!(browser.value("document.querySelectorAll('#rows > tr').length"), 1);
+}
+
+#[test]
+fn without_a_stream_the_page_asks_now_and_then_and_says_so() {
+    let (_folder, agent) = agent();
+    // All places of this address are taken (DECISIONS 6).
+    let taken: Vec<TcpStream> = (0..32)
+        .map(|_| {
+            let mut stream = TcpStream::connect(agent.address()).expect("the agent listens");
+            write!(stream, "GET /ui/events HTTP/1.1\r\nHost: {}\r\n\r\n", agent.address()).unwrap();
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).expect("it answers");
+            assert_eq!(&first, b"HTTP/1.1 200");
+            stream
+        })
+        .collect();
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/ui", agent.address()));
+    browser.wait("the row", "document.querySelectorAll('#rows > tr').length === 1");
+    browser
+        .wait("the honest word", "document.querySelector('#link').innerText.includes('asking now and then')");
+    // It says nothing else until it is live, however often it tries.
+    browser.run("window.said = new Set(); new MutationObserver(() => said.add(document.body.dataset.link)).observe(document.body, { attributes: true });");
+    browser
+        .wait("some more answers", "performance.getEntriesByName(`${location.origin}/status`).length >= 3");
+    let faults = browser.faults();
+    assert!(faults.iter().all(|fault| fault.contains("429") || fault.contains("503")), "{faults:?}");
+    drop(taken);
+    browser.wait_up_to(Duration::from_mins(1), "live", "document.body.dataset.link === 'live'");
+    assert_eq!(browser.value("[...said].filter((word) => !['polling', 'live'].includes(word))"), json!([]));
 }

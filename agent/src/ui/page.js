@@ -16,6 +16,7 @@ const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
 const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back" };
 const KEPT_EVENTS = 50;
 const FRAME_MS = 8;
+const SAMPLE_MS = 5000;
 
 const rows = new Map(); // name → row
 let services = null; // the last status, in the configuration's order; null before the first
@@ -36,20 +37,15 @@ function gauge(name) {
   const value = h("span", { class: "value" }, "no data yet");
   const line = curve(`${name}, recent course`);
   const node = h("div", { class: "gauge" }, h("span", { class: "what" }, name), value, bar, line.node);
-  let sampled = 0;
   return {
     node,
+    sample: line.add,
     set(percent, text, title) {
       says(value, text);
       marks(value, "title", title);
       const width = `${Math.min(100, Math.max(0, percent)).toFixed(1)}%`;
       if (fill.style.width !== width) fill.style.width = width;
       marks(bar, "class", percent >= 95 ? "bar full" : percent >= 80 ? "bar high" : "bar");
-      const now = Date.now();
-      if (now - sampled >= 2000) {
-        sampled = now;
-        line.add(percent);
-      }
     },
   };
 }
@@ -198,6 +194,7 @@ function deployStrip() {
 let made = 0;
 function makeRow(name) {
   let record = null;
+  let sampled = 0;
   const id = `s${(made += 1)}`;
   const title = h("strong", { class: "said", id }, legible(name));
   const containers = fold(`${id}c`, "Containers", (panel, s) =>
@@ -218,7 +215,11 @@ function makeRow(name) {
     reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
   });
   const folds = [containers, images, recent];
-  for (const part of folds) part.latest = () => record;
+  const below = h("div", { class: "below", hidden: true }, ...folds.map((part) => part.panel));
+  for (const part of folds) {
+    part.latest = () => record;
+    part.button.addEventListener("click", () => shows(below, folds.some((one) => one.open)));
+  }
 
   const word = badge();
   const deploy = deployStrip();
@@ -264,7 +265,7 @@ function makeRow(name) {
   const node = h("tr", { role: "row" },
     cell("name",
       h("div", { class: "title" }, title, h("div", { class: "folds" }, ...folds.map((part) => part.button))),
-      h("div", { class: "below" }, ...folds.map((part) => part.panel))),
+      below),
     cell("status", h("div", { class: "state" }, word.node, deploy.node), note),
     cell("config", ...flags.map((f) => f.node)),
     cell("next", h("div", null, due, dueWord), lastLine),
@@ -276,12 +277,22 @@ function makeRow(name) {
     node,
     recent,
     get record() { return record; },
+    // The curves go on when nothing changes, too.
+    sample() {
+      const now = Date.now();
+      if (!record.has_stats || now - sampled < SAMPLE_MS) return;
+      sampled = now;
+      cpu.sample(record.cpu_percent);
+      memory.sample(record.memory_percent);
+    },
+    // What moves with the clock alone.
+    tick() { if (record.deploy) deploy.set(record.deploy); },
     update(s) {
       record = s;
       const status = statusOf(s.status);
       word.set(status.look, status.glyph, s.status.replaceAll("_", " "));
       marks(word.node, "title", status.says);
-      marks(node, "class", status.needs ? "needs" : status.works ? "working" : "");
+      marks(node, "class", `${status.needs ? "needs" : status.works ? "working" : ""}${s.deploy ? " deploying" : ""}`);
       deploy.set(s.deploy);
 
       const lines = [];
@@ -410,8 +421,12 @@ function work() {
       rows.set(name, (row = makeRow(name)));
       byId("rows").append(row.node);
     }
-    row.update(byName.get(name));
-    shows(row.node, matches(byName.get(name)));
+    const record = byName.get(name);
+    if (!same(row.record, record)) {
+      row.update(record);
+      shows(row.node, matches(record));
+    }
+    row.sample();
   }
   pending = pending.slice(done);
   if (pending.length) return schedule();
@@ -532,7 +547,7 @@ function eventRow(e, withService) {
   return { node: h("tr", { role: "row", class: e.live ? "fresh" : "" }, ...line) };
 }
 
-let eventsDue = false;
+const heardOf = new Set(); // services with entries that are not shown yet
 function takeEvent(entry, live) {
   // An entry comes by the stream and out of the file; a reconnect may bring it again.
   const key = [entry.timestamp, entry.service, entry.event, entry.container ?? "", entry.message].join("\u0000");
@@ -542,18 +557,23 @@ function takeEvent(entry, live) {
   if (place === -1 && events.length >= KEPT_EVENTS) return;
   events.splice(place === -1 ? events.length : place, 0, { ...entry, key, at, live });
   events.length = Math.min(events.length, KEPT_EVENTS);
-  if (eventsDue) return;
-  eventsDue = true;
-  setTimeout(showEvents, 50);
+  heardOf.add(entry.service);
+  showEvents();
 }
 
-function showEvents() {
-  eventsDue = false;
+const showEvents = paced(250, () => {
+  onlyFewAreFresh(events);
   reconcile(byId("events"), events, (e) => e.key, (e) => eventRow(e, true));
   shows(byId("no-events"), events.length === 0);
   says(byId("events-count"), events.length ? `last ${events.length}` : "");
   for (const row of rows.values()) row.recent.refresh(row.record);
-}
+  // An entry may tell why its service is blocked.
+  for (const name of heardOf) {
+    const row = rows.get(name);
+    if (row?.record.blocked) row.update(row.record);
+  }
+  heardOf.clear();
+});
 
 // --- health and connection ---------------------------------------------------------------------------------------
 
@@ -604,3 +624,4 @@ connection.onstate = (state) => {
 readHealth();
 readAudit();
 setInterval(() => { if (!document.hidden) readHealth(); }, 30000);
+setInterval(() => { if (!document.hidden) for (const row of rows.values()) row.tick(); }, 1000);

@@ -68,3 +68,17 @@ pub(crate) fn assert_is_sound(browser: &Browser) {
     );
     assert_eq!(elsewhere, serde_json::json!([]));
 }
+
+/// Every address that the browser has asked for belongs to this origin (or is inside the page); gives them.
+#[allow(dead_code)]
+#[track_caller]
+pub(crate) fn assert_all_from(browser: &Browser, origin: &str) -> Vec<String> {
+    let asked = browser.requests();
+    assert!(!asked.is_empty(), "the browser keeps what it asks for");
+    let elsewhere: Vec<&String> = asked
+        .iter()
+        .filter(|url| !url.starts_with(&format!("{origin}/")) && !url.starts_with("data:"))
+        .collect();
+    assert!(elsewhere.is_empty(), "asked elsewhere: {elsewhere:?}");
+    asked
+}

@@ -169,7 +169,6 @@ function feedRow(e) {
 }
 
 const seen = new Set();
-let due = false;
 function takeEvent(entry) {
   // The replay after a reconnect may bring what is here. Frames' ids may start anew with the warden; what an entry
   // says does not change.
@@ -184,14 +183,13 @@ function takeEvent(entry) {
   events.length = Math.min(events.length, KEPT_EVENTS);
   learn(made);
   if (entry.event === "agent_online" || entry.event === "agent_offline") readMachinesSoon();
-  if (due) return;
-  due = true;
-  setTimeout(showEvents, 100);
+  showEventsSoon();
 }
 const began = Date.now();
 
+const showEventsSoon = paced(250, showEvents);
 function showEvents() {
-  due = false;
+  onlyFewAreFresh(events);
   reconcile(byId("events"), events, (e) => e.key, feedRow);
   const visible = events.filter(matches).length;
   says(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of the last ${events.length}`);

@@ -1,0 +1,108 @@
+//! The warden under test: a process and its address.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agent::{built, free_address};
+use crate::{request, wait_for};
+
+/// A running (or killed) warden.
+pub struct Warden {
+    folder: PathBuf,
+    child: Child,
+    address: String,
+}
+
+impl Warden {
+    /// The token for people.
+    pub const TOKEN: &str = "0123456789abcdef people";
+
+    /// The token of an agent.
+    pub fn agent_token(id: &str) -> String {
+        format!("0123456789abcdef-{id}")
+    }
+
+    /// Starts a warden of these agents, each with its id and the address of its API. Its files are in `folder`.
+    pub fn start(folder: &Path, agents: &[(&str, &str)]) -> Self {
+        let address = free_address();
+        let agents: Vec<Value> = agents
+            .iter()
+            .map(|(id, api)| json!({ "id": id, "url": format!("http://{api}"), "token": Self::agent_token(id) }))
+            .collect();
+        let config = json!({
+            "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("ring.json") },
+            "agents": agents,
+        });
+        std::fs::write(folder.join("warden.json"), config.to_string()).expect("the configuration is written");
+        let child = run(folder);
+        let warden = Self { folder: folder.to_owned(), child, address };
+        warden.wait_ready();
+        warden
+    }
+
+    /// `host:port`
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Address of its page.
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// What an agent's configuration has as `push`.
+    pub fn push(&self, id: &str) -> Value {
+        json!({ "warden_url": format!("http://{}", self.address), "token": Self::agent_token(id), "machine_id": id })
+    }
+
+    /// SIGKILL.
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again after its end, on the same files and at the same address.
+    pub fn restart(&mut self) {
+        self.child = run(&self.folder);
+        self.wait_ready();
+    }
+
+    fn wait_ready(&self) {
+        wait_for(Duration::from_mins(1), "the warden to answer", || {
+            match request(&self.address, "GET", "/health", &[], &[]) {
+                Ok(reply) if reply.status == 200 => Ok(()),
+                other => Err(format!("{other:?}; its log: {}", log(&self.folder))),
+            }
+        });
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        self.kill9();
+        if std::thread::panicking() {
+            eprintln!("--- the warden's log\n{}---", log(&self.folder));
+        }
+    }
+}
+
+fn run(folder: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(folder.join("warden.log"));
+    Command::new(built("evenkeel-warden"))
+        .arg("--config")
+        .arg(folder.join("warden.json"))
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.expect("the log can be opened"))
+        .spawn()
+        .expect("the warden's program can be run")
+}
+
+fn log(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("warden.log")).unwrap_or_default()
+}

@@ -1,0 +1,139 @@
+//! The warden's dashboard as the real program serves it: logging in, and a restart under the eyes of a reader.
+
+mod browser;
+
+use std::time::Duration;
+
+use browser::{assert_all_from, assert_is_sound};
+use contract_tests::{Agent, Browser, Warden, request, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_mins(1);
+const IS_IN: &str = "document.querySelectorAll('#machines > li').length === 1";
+
+fn folder() -> TempDir {
+    tempfile::Builder::new()
+        .prefix(&format!("{}warden-", contract_tests::PREFIX))
+        .tempdir()
+        .expect("a temporary folder can be made")
+}
+
+/// Sends an entry as an agent does.
+#[track_caller]
+fn ingest(warden: &Warden, seq: u32, message: &str) {
+    let entry = json!({ "timestamp": browser::ago(0), "service": "shop", "event": "restarted", "level": "info",
+        "message": message, "seq": seq });
+    let token = format!("Bearer {}", Warden::agent_token("home"));
+    let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+    let reply = request(warden.address(), "POST", "/ingest", &headers, entry.to_string().as_bytes());
+    let reply = reply.expect("the warden answers");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+/// Faults of the console but one: the browser itself notes that the form came with a 401.
+fn faults_but_401(browser: &Browser) -> Vec<String> {
+    browser.faults().into_iter().filter(|fault| !fault.contains("401 (Unauthorized)")).collect()
+}
+
+#[test]
+fn a_person_logs_in_by_form_by_address_and_by_cookie_and_not_with_a_wrong_token() {
+    let folder = folder();
+    let warden = Warden::start(folder.path(), &[("home", "127.0.0.1:9")]);
+    ingest(&warden, 1, "the first entry");
+    let browser = Browser::recording();
+
+    // The form: what is wrong is said and does not stay in the address; what is right leads to the wanted view.
+    browser.open(&format!("{}?level=info", warden.url()));
+    browser.wait("the form", "document.activeElement.id === 'token'");
+    assert_eq!(browser.value("document.querySelector('#refused').hidden"), true);
+    browser.write("#token", "wrong");
+    browser.click("form .button");
+    browser.wait("the refusal", "document.querySelector('#refused')?.innerText.includes('not accepted')");
+    assert_eq!(browser.url(), format!("{}?level=info", warden.url()));
+    browser.write("#token", Warden::TOKEN);
+    browser.press(&['\u{e007}']);
+    browser.wait("the dashboard", IS_IN);
+    browser.wait("the entry", "document.querySelector('#events').innerText.includes('the first entry')");
+    assert_eq!(browser.url(), format!("{}?level=info", warden.url()));
+    assert_eq!(browser.value("document.querySelector('[name=level]').value"), "info");
+    browser.wait("live", "document.body.dataset.link === 'live'");
+    ingest(&warden, 2, "a live entry");
+    browser.wait("it", "document.querySelector('#events').innerText.includes('a live entry')");
+    assert_eq!(browser.value("document.cookie"), "", "no script can read the token");
+    let kept = browser.value("document.documentElement.outerHTML + JSON.stringify(localStorage)");
+    assert!(!kept.as_str().unwrap().contains("0123456789abcdef"), "the token is not in the page");
+
+    // The cookie: the bare address opens.
+    browser.open(&warden.url());
+    browser.wait("the dashboard", IS_IN);
+    assert_eq!(faults_but_401(&browser), [] as [String; 0]);
+    assert_all_from(&browser, warden.url().trim_end_matches('/'));
+
+    // The address: for a browser that has never been here.
+    let other = Browser::recording();
+    other.open(&warden.url());
+    other.wait("the form", "document.querySelector('#token')");
+    other.open(&format!("{}?token=wrong", warden.url()));
+    other.wait("the refusal", "!document.querySelector('#refused').hidden");
+    other.open(&format!("{}?token={}", warden.url(), Warden::TOKEN.replace(' ', "%20")));
+    other.wait("the dashboard", IS_IN);
+    assert_eq!(other.url(), warden.url(), "the token is out of the address");
+    other.reload();
+    other.wait("the dashboard", IS_IN);
+    assert_eq!(faults_but_401(&other), [] as [String; 0]);
+    assert_all_from(&other, warden.url().trim_end_matches('/'));
+}
+
+/// The messages that the page lists, newest first.
+const LISTED: &str =
+    "[...document.querySelectorAll('#events > tr')].map((r) => r.querySelector('.wide .clamp').textContent)";
+
+#[test]
+fn a_page_outlives_the_warden_and_misses_nothing_of_what_an_agent_did_meanwhile() {
+    let folder = folder();
+    let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
+    let mut warden = Warden::start(folder.path(), &[("home", "127.0.0.1:9")]);
+    let compose = folder.path().join("compose.yml");
+    std::fs::write(&compose, "services: {}\n").unwrap();
+    let config = json!({
+        "registry": { "url": "http://127.0.0.1:9", "poll_interval": 3600 },
+        "push": warden.push("home"),
+        "services": [{ "name": "shop", "images": ["shop:1"], "auto_update": true,
+            "compose_project": "evenkeel-none", "compose_files": [compose] }],
+    });
+    let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
+    let browser = Browser::start();
+    browser.open(&format!("{}?token={}", warden.url(), Warden::TOKEN));
+    browser.wait("the dashboard", IS_IN);
+    browser.wait("the agent's start", "document.querySelector('#events').innerText.includes('watching')");
+    browser.run("window.sameLoad = true;");
+    assert_is_sound(&browser);
+
+    warden.kill9();
+    browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
+    agent.trigger("shop");
+    agent.wait_entry(LONG, &Kind::MANUAL_TRIGGER, 1);
+    browser.run(
+        "const now = Date.now; Date.now = () => now() + 60000; window.back = () => { Date.now = now; };",
+    );
+    browser.wait("the honest word", "document.querySelector('#link').innerText.startsWith('Stale since')");
+    browser.run("window.back();");
+    warden.restart();
+    agent.trigger("shop");
+    agent.wait_entry(LONG, &Kind::MANUAL_TRIGGER, 2);
+    browser.wait_up_to(LONG, "live again", "document.body.dataset.link === 'live'");
+    wait_for(LONG, "the page to list all that the agent has written, each once", || {
+        let written: Vec<Value> =
+            agent.audit().into_iter().rev().map(|entry| Value::from(entry.message)).collect();
+        let mut listed = browser.value(LISTED).as_array().cloned().unwrap_or_default();
+        // The warden's own words are about its heartbeat.
+        listed.retain(|message| written.contains(message) || !message.to_string().contains("home"));
+        if listed == written { Ok(()) } else { Err(format!("{listed:#?}, but {written:#?}")) }
+    });
+    assert_eq!(browser.value("window.sameLoad"), true);
+    // What the browser noted is that nobody answered, and no more.
+    let faults = browser.faults();
+    assert!(faults.iter().all(|fault| fault.contains("net::ERR_")), "{faults:?}");
+}
