@@ -1,5 +1,6 @@
 //! The audit file: what is in it after rotation, crashes, full disks and shutdown.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use evenkeel_common::clock::SystemClock;
@@ -44,21 +45,36 @@ async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The system's clock, which counts how often it was asked.
+struct Watched(Arc<AtomicUsize>);
+
+impl Clock for Watched {
+    fn now(&self) -> Timestamp {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        SystemClock.now()
+    }
+}
+
 /// A running sink, its audit, and what ends it.
 struct Running {
     audit: Audit,
+    queue: Arc<Queue>,
+    /// How often the sink asked for the time, which it does before it writes.
+    tries: Arc<AtomicUsize>,
     stop: CancellationToken,
     tasks: evenkeel_common::supervisor::TaskSet,
 }
 
 impl Running {
     fn start(path: &Path, limits: Limits, queue: usize) -> Self {
-        let sink = FileSink::with_limits(path.to_owned(), Arc::new(SystemClock), limits, queue);
-        let audit = Audit::new(1, vec![sink.inbox()]);
+        let tries = Arc::new(AtomicUsize::new(0));
+        let sink = FileSink::with_limits(path.to_owned(), Arc::new(Watched(tries.clone())), limits, queue);
+        let queue = sink.inbox();
+        let audit = Audit::new(1, vec![queue.clone()]);
         let stop = CancellationToken::new();
         let tasks = evenkeel_common::supervisor::TaskSet::new();
         tasks.spawn("audit file", sink.run(stop.clone()));
-        Self { audit, stop, tasks }
+        Self { audit, queue, tries, stop, tasks }
     }
 
     async fn finish(self) {
@@ -101,7 +117,6 @@ async fn shutdown_writes_what_is_queued() {
 async fn nothing_recorded_means_nothing_written() {
     let (dir, path) = folder();
     let running = Running::start(&path, LIMITS, QUEUE);
-    tokio::time::sleep(Duration::from_millis(50)).await;
     running.finish().await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -194,7 +209,9 @@ async fn the_file_catches_up_when_its_folder_can_be_used_again() {
     for n in 0..12 {
         running.audit.record(entry(&n.to_string()));
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // What it could not write is in the queue again.
+    wait_for("the first try fails", || running.tries.load(Ordering::Relaxed) > 0 && running.queue.len() == 5)
+        .await;
     assert_eq!(running.audit.journal().recent(500).len(), 12, "nothing is lost elsewhere");
     fs::remove_file(dir.path().join("log")).unwrap();
     wait_for("the file", || path.exists() && content(&path).len() == 6).await;
