@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
 use crate::audit::recall::{Lack, Tail, missing};
-use crate::audit::{Audit, Channel, FileSink, Inbox, delivery, read_latest, sinks};
+use crate::audit::{Audit, Deliveries, FileSink, Inbox, Settings, delivery, read_latest};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
@@ -54,7 +54,7 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     runtime.block_on(serve(config, source))
 }
 
-async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
+async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let started = clock.now();
     let signals = supervisor::signals().context("cannot listen for signals")?;
@@ -99,19 +99,16 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         queues.push(("file".to_owned(), Arc::new(move || inbox.len())));
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
-    let (channels, faults) = delivery::channels(&config);
-    warnings.extend(faults);
+    let channels = Settings::of(&config);
     let opened_outbox = open_outbox(opened.store.clone(), &clock, &channels, &mut warnings).await;
     let outbox = opened_outbox.outbox;
-    let machine = delivery::machine_name(&config);
-    let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
-    for sink in sinks {
-        let (name, outbox) = (sink.name().to_owned(), outbox.clone());
-        let depth = move || usize::try_from(outbox.waiting(&name)).unwrap_or(usize::MAX);
-        queues.push((sink.name().to_owned(), Arc::new(depth)));
-        supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
-    }
+    let unwritten = outbox.clone();
+    queues.push(("outbox".to_owned(), Arc::new(move || unwritten.unwritten())));
+    let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
+    let exchanged = deliveries.exchange(channels, &delivery::machine_name(&config)).await;
+    config.warnings.extend(exchanged.faults);
+    supervisor.spawn_delivery("deliveries", deliveries.clone().run());
     inboxes.push(Arc::new(outbox.clone()));
     let history = opened_outbox.history;
     let first_id = outbox.next() - u64::try_from(history.len()).unwrap_or_default();
@@ -155,6 +152,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         registry: current,
         make_registry: Box::new(make_registry),
         manager: manager.clone(),
+        deliveries: deliveries.clone(),
     };
     let recall = |said: &[AuditEntry]| {
         for (entry, lack) in missing(said, in_outbox.as_ref(), in_file.as_ref()) {
@@ -247,10 +245,10 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 async fn open_outbox(
     store: Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
-    channels: &[Arc<dyn Channel>],
+    channels: &[Settings],
     warnings: &mut Vec<String>,
 ) -> queue::Opened {
-    let names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
+    let names: Vec<String> = channels.iter().map(Settings::name).collect();
     match Outbox::open(store, clock.clone(), PROGRAM, &names).await {
         Ok(opened) => opened,
         Err(error) => {
