@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::PROGRAM;
 use crate::audit::recall::missing;
-use crate::audit::{Audit, FileSink, delivery, sinks};
+use crate::audit::{Audit, Deliveries, FileSink, Settings, delivery};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::fleet::Fleet;
 use crate::http::{Api, routes};
@@ -52,7 +52,7 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     runtime.block_on(serve(config, source))
 }
 
-async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
+async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let started = clock.now();
     let signals = supervisor::signals().context("cannot listen for signals")?;
@@ -87,32 +87,25 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
     let mut supervisor = Supervisor::new();
     let mut queues: Vec<(String, Depth)> = Vec::new();
-    let (channels, faults) = delivery::channels(&config);
-    warnings.extend(faults);
-    let mut names: Vec<String> = channels.iter().map(|channel| channel.name().to_owned()).collect();
+    let channels = Settings::of(&config);
+    let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
     names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
     let queue::Opened { outbox, continued } =
         open_outbox(opened.store.clone(), &clock, &names, &mut warnings).await;
-    let mut depth_of = |name: &str| {
-        let (name, outbox) = (name.to_owned(), outbox.clone());
-        let depth = {
-            let name = name.clone();
-            move || usize::try_from(outbox.waiting(&name)).unwrap_or(usize::MAX)
-        };
-        queues.push((name, Arc::new(depth)));
-    };
+    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
+    let unwritten = outbox.clone();
+    queues.push(("outbox".to_owned(), Arc::new(move || unwritten.unwritten())));
     if let (Some(path), Some(destination)) = (&config.audit_path, outbox.destination(FileSink::NAME)) {
-        depth_of(FileSink::NAME);
+        let waiting = outbox.clone();
+        let depth = move || usize::try_from(waiting.waiting(FileSink::NAME)).unwrap_or(usize::MAX);
+        queues.push((FileSink::NAME.to_owned(), Arc::new(depth)));
         let sink = FileSink::new(path.clone(), destination, clock.clone());
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
-    let machine = delivery::machine_name(&config);
-    let (sinks, deliveries) = sinks(&channels, &outbox, &machine);
-    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
-    for sink in sinks {
-        depth_of(sink.name());
-        supervisor.spawn_delivery(sink.name().to_owned(), sink.run(supervisor.delivery_token()));
-    }
+    let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
+    let exchanged = deliveries.exchange(channels, &delivery::machine_name(&config)).await;
+    config.warnings.extend(exchanged.faults);
+    supervisor.spawn_delivery("deliveries", deliveries.clone().run());
     let audit = Audit::new(outbox);
     let recorded: Vec<AuditEntry> =
         audit.journal().recent(queue::HISTORY).iter().map(|entry| (**entry).clone()).collect();
@@ -143,6 +136,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         registry: current,
         make_registry: Box::new(make_registry),
         manager: manager.clone(),
+        deliveries: deliveries.clone(),
     };
     let recall = |said: &[AuditEntry]| {
         // Where there was no outbox, nothing tells what it had.

@@ -1,18 +1,16 @@
 //! The agent's command line: flags, and what the exit codes mean (DECISIONS 2).
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
-use evenkeel_common::telemetry;
+use clap::Parser;
+use evenkeel_common::cli::{self, Flags, say};
+use evenkeel_common::config::ConfigSource;
 
 use crate::app;
 use crate::audit::delivery;
-use crate::config::{Config, ConfigFaults, ConfigSource};
-
-/// `EX_CONFIG` of sysexits.h: service managers can tell it from a failure that goes away by itself.
-const EXIT_CONFIG: u8 = 78;
+use crate::config::Config;
 
 /// Flags of the agent; the wrapper takes the same.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,15 +18,9 @@ pub struct Args {
     /// Configuration file
     #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json", global = true)]
     pub config: PathBuf,
-    /// Check the configuration, print every fault and warning, start nothing
-    #[arg(long)]
-    pub check: bool,
-    /// Form of the log lines
-    #[arg(long, value_enum, default_value_t = LogFormat::Auto)]
-    pub log_format: LogFormat,
-    /// Log more
-    #[arg(long)]
-    pub verbose: bool,
+    /// What every mode has
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
 /// What the agent's program can do besides running.
@@ -39,27 +31,6 @@ pub enum Task {
         /// Only this one: discord, smtp, push, or a webhook's name
         channel: Option<String>,
     },
-}
-
-/// Form of the log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Coloured on a terminal, plain elsewhere
-    Auto,
-    /// Lines for people
-    Plain,
-    /// One JSON object a line
-    Json,
-}
-
-impl From<LogFormat> for telemetry::LogFormat {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Auto => Self::Auto,
-            LogFormat::Plain => Self::Plain,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 /// Keeps container services up to date, proves every new image, goes back when it is bad
@@ -84,16 +55,12 @@ pub fn main() -> ExitCode {
 /// Does one task and ends: 0 when all of it succeeded.
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
     let Task::TestNotify { channel } = task;
-    let config = match ConfigSource::new(args.config.clone(), |name| std::env::var(name).ok()).load() {
+    let source = ConfigSource::of_process(args.config.clone());
+    let config: Config = match source.load() {
         Ok(config) => config,
-        Err(faults) => {
-            complain(&faults);
-            return ExitCode::from(EXIT_CONFIG);
-        }
+        Err(faults) => return cli::complain(&faults),
     };
-    for warning in &config.warnings {
-        say(format_args!("{}: warning: {warning}", args.config.display()));
-    }
+    cli::warn(&source, &config);
     let trials = match delivery::trials(&config, channel.as_deref()) {
         Ok(trials) => trials,
         Err(error) => {
@@ -117,58 +84,6 @@ pub fn perform(task: &Task, args: &Args) -> ExitCode {
 
 /// Runs the agent: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
-    let source = ConfigSource::new(args.config.clone(), |name| std::env::var(name).ok());
-    let loaded = source.load();
-    if args.check {
-        return check(&args.config, &loaded);
-    }
-    match loaded {
-        Err(faults) => {
-            complain(&faults);
-            ExitCode::from(EXIT_CONFIG)
-        }
-        Ok(config) => {
-            telemetry::init(args.log_format.into(), args.verbose);
-            for warning in &config.warnings {
-                tracing::warn!("configuration: {warning}");
-            }
-            match app::run(config, &source) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    say(format_args!("evenkeel: {error:#}"));
-                    ExitCode::FAILURE
-                }
-            }
-        }
-    }
-}
-
-/// `--check`: everything that is to be said about the file.
-fn check(path: &Path, loaded: &Result<Config, ConfigFaults>) -> ExitCode {
-    match loaded {
-        Err(faults) => {
-            complain(faults);
-            ExitCode::from(EXIT_CONFIG)
-        }
-        Ok(config) => {
-            for warning in &config.warnings {
-                say(format_args!("{}: warning: {warning}", path.display()));
-            }
-            let (services, warnings) = (config.services.len(), config.warnings.len());
-            say(format_args!("{}: valid; services: {services}, warnings: {warnings}", path.display()));
-            ExitCode::SUCCESS
-        }
-    }
-}
-
-fn complain(faults: &ConfigFaults) {
-    say(format_args!("{faults}"));
-    for warning in faults.warnings() {
-        say(format_args!("{}: warning: {warning}", faults.path().display()));
-    }
-}
-
-/// A line on stderr. Unlike `eprintln` it does not panic when nobody reads it any more.
-fn say(line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let source = ConfigSource::of_process(args.config.clone());
+    cli::run("evenkeel", &source, &args.flags, |config| app::run(config, &source))
 }

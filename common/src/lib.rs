@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`cli`] | flags and exit codes |
 //! | [`config`] | reading a configuration file, every fault at once |
 //! | [`secret`] | texts that are used but never printed |
 //! | [`wire`] | every type that is seen from outside |
@@ -17,6 +18,7 @@
 //! | [`tls`] | TLS as a client |
 //! | [`mod@file`] | writing a file whole or not at all |
 
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod file;

@@ -10,7 +10,7 @@
 //! everywhere, whenever the program is killed, and a number that was seen is not given to another entry. Only while
 //! the disk refuses writes are entries shown at once, then without a number for the destinations.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +67,8 @@ struct Log {
     /// The store has the number that comes next.
     is_next_stored: bool,
     places: BTreeMap<String, Place>,
+    /// Destinations whose places are still in the store, but no longer here.
+    forgotten: BTreeSet<String>,
     /// The store refuses writes.
     failing: bool,
 }
@@ -122,6 +124,7 @@ impl Log {
     fn has_news(&self) -> bool {
         !self.fresh.is_empty()
             || !self.is_next_stored
+            || !self.forgotten.is_empty()
             || self.places.values().any(|place| place.stored != Some(place.next))
     }
 
@@ -215,6 +218,7 @@ impl Outbox {
             stored: first..next,
             is_next_stored: stored_next.is_some(),
             places,
+            forgotten: BTreeSet::new(),
             failing: false,
         };
         let outbox = Self { log: Arc::new(watch::Sender::new(log)), journal, store, clock, program };
@@ -240,7 +244,32 @@ impl Outbox {
         log.places.get(name).map_or(0, |place| log.next - place.next.max(log.first))
     }
 
-    /// One destination's end of the outbox, for one task. `None` for a name that [`open`](Self::open) was not given.
+    /// How many entries are not durable yet.
+    pub fn unwritten(&self) -> usize {
+        self.log.borrow().fresh.len()
+    }
+
+    /// Names the destinations anew. One that is new gets what comes from now on. One that is no longer named, and that
+    /// nobody delivers to, is forgotten; it and how many entries waited for it are returned.
+    pub fn rename(&self, names: &[String]) -> Vec<(String, u64)> {
+        let mut left = Vec::new();
+        self.log.send_modify(|log| {
+            let (next, first) = (log.next, log.first);
+            for (name, place) in log.places.extract_if(.., |name, place| !place.open && !names.contains(name))
+            {
+                left.push((name.clone(), next - place.next.max(first)));
+                log.forgotten.insert(name);
+            }
+            for name in names {
+                log.forgotten.remove(name);
+                log.places.entry(name.clone()).or_insert(Place { next, stored: None, open: false });
+            }
+        });
+        left
+    }
+
+    /// One destination's end of the outbox, for one task. `None` for a name that was not given to
+    /// [`open`](Self::open) or [`rename`](Self::rename).
     pub fn destination(&self, name: &str) -> Option<Destination> {
         let found = self
             .log
@@ -305,7 +334,7 @@ impl Outbox {
             false
         });
         let mut changes: Vec<Change> = Vec::new();
-        let (first, next, places) = {
+        let (first, next, places, forgotten) = {
             let log = self.log.borrow();
             for (seq, entry) in &log.fresh {
                 let row =
@@ -322,7 +351,8 @@ impl Outbox {
                     changes.push((place_key(name), Some(place.next.to_string().into_bytes())));
                 }
             }
-            (log.first, log.next, log.places.clone())
+            changes.extend(log.forgotten.iter().map(|name| (place_key(name), None)));
+            (log.first, log.next, log.places.clone(), log.forgotten.clone())
         };
         if !changes.is_empty() {
             self.store.put_all(changes).await?;
@@ -332,6 +362,7 @@ impl Outbox {
             log.fresh = log.fresh.split_off(&next);
             log.stored = first..next;
             log.is_next_stored = true;
+            log.forgotten.retain(|name| !forgotten.contains(name));
             for (name, written) in places {
                 if let Some(place) = log.places.get_mut(&name) {
                     place.stored = Some(written.next);

@@ -379,3 +379,45 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
         assert_eq!(stored, durable, "seed {seed}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn destinations_that_are_named_anew_keep_lose_or_begin_their_queues_for_the_next_life_too() {
+    let store = MemoryStore::new();
+    let outbox = open(store.clone(), &["kept", "gone"]).await.outbox;
+    let stop = CancellationToken::new();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let life = async {
+        outbox.put(entry("0"));
+        outbox.put(entry("1"));
+        assert_eq!(outbox.rename(&names(&["kept", "new"])), [("gone".to_owned(), 2)]);
+        assert!(outbox.destination("gone").is_none());
+        outbox.put(entry("2"));
+        // One that comes back begins as if it had never been there, whether that was written meanwhile or not.
+        assert_eq!(outbox.rename(&names(&["kept", "new", "gone"])), []);
+        outbox.put(entry("3"));
+        stop.cancel();
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+    let again = open(store, &["kept", "gone", "new"]).await.outbox;
+    for (name, expected) in [("kept", &["0", "1", "2", "3"][..]), ("new", &["2", "3"]), ("gone", &["3"])] {
+        let mut destination = again.destination(name).unwrap();
+        assert_eq!(messages(&drain(&mut destination).await), expected, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_is_no_longer_named_leaves_nothing_in_the_store() {
+    let store = MemoryStore::new();
+    let outbox = open(store.clone(), &["a"]).await.outbox;
+    let stop = CancellationToken::new();
+    let life = async {
+        outbox.put(entry("0"));
+        let mut kept = outbox.destination("a").unwrap();
+        kept.next().await;
+        drop(kept);
+        outbox.rename(&[]);
+        stop.cancel();
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), life);
+    assert_eq!(store.scan(DONE).await.unwrap(), []);
+}

@@ -14,14 +14,14 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
-    /// Text, with colours on a terminal.
+    /// Coloured on a terminal, plain elsewhere
     #[default]
     Auto,
-    /// Text without colours.
+    /// Lines for people
     Plain,
-    /// One JSON object a line.
+    /// One JSON object a line
     Json,
 }
 

@@ -59,12 +59,6 @@ fn is_given(matches: &ArgMatches) -> bool {
 fn warden_args(args: &cli::Args, config_is_given: bool) -> warden::Args {
     warden::Args {
         config: if config_is_given { args.config.clone() } else { PathBuf::from(warden::DEFAULT_CONFIG) },
-        check: args.check,
-        log_format: match args.log_format {
-            cli::LogFormat::Auto => warden::LogFormat::Auto,
-            cli::LogFormat::Plain => warden::LogFormat::Plain,
-            cli::LogFormat::Json => warden::LogFormat::Json,
-        },
-        verbose: args.verbose,
+        flags: args.flags.clone(),
     }
 }

@@ -1,20 +1,15 @@
 //! The shipped schema and samples: they agree with each other, with the program, and with a validator that is
 //! not ours.
 
+mod shipped;
+
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::path::Path;
 
-use evenkeel_agent::config::{self, Config};
+use evenkeel_agent::config::{self, Config, Configuration};
 use serde_json::{Value, json};
-
-fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-fn text(name: &str) -> String {
-    fs::read_to_string(shipped(name)).expect("a shipped file")
-}
+use shipped::{check_schema, text};
 
 /// The environment that the full sample asks for.
 fn environment(name: &str) -> Option<String> {
@@ -34,13 +29,7 @@ fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
 
 #[test]
 fn the_shipped_schema_is_the_one_of_the_types() {
-    let path = shipped("schema/agent-config.schema.json");
-    let generated = config::schema();
-    if env::var_os("UPDATE").is_some() {
-        fs::write(&path, format!("{generated:#}\n")).unwrap();
-    }
-    let kept: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(kept, generated, "run the test with UPDATE=1 to write {}", path.display());
+    check_schema("schema/agent-config.schema.json", &config::schema());
 }
 
 #[test]

@@ -3,18 +3,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+mod shipped;
 
-use evenkeel_warden::config::{self, Config};
+use std::path::Path;
+
+use evenkeel_warden::config::{self, Config, Configuration};
 use serde_json::{Value, json};
-
-fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
+use shipped::{check_schema, text};
 
 fn sample() -> Value {
-    serde_json::from_str(&fs::read_to_string(shipped("samples/warden.json")).unwrap()).unwrap()
+    serde_json::from_str(&text("samples/warden.json")).unwrap()
 }
 
 fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
@@ -24,13 +22,7 @@ fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
 
 #[test]
 fn the_shipped_schema_is_the_one_of_the_types() {
-    let path = shipped("schema/warden-config.schema.json");
-    let generated = config::schema();
-    if env::var_os("UPDATE").is_some() {
-        fs::write(&path, format!("{generated:#}\n")).unwrap();
-    }
-    let kept: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(kept, generated, "run the test with UPDATE=1 to write {}", path.display());
+    check_schema("schema/warden-config.schema.json", &config::schema());
 }
 
 #[test]

@@ -1,28 +1,13 @@
-//! All ways out of this machine that the configuration names, and a trial of them.
+//! A trial of the ways out of this machine, and what entries that take them say they come from.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
-use super::notify;
-use super::push::Push;
-use super::sink::{Channel, send};
+use super::channel::{Channel, Settings};
 use crate::PROGRAM;
 use crate::config::Config;
-
-/// The push and the notification channels, and why others of the configuration are off.
-pub fn channels(config: &Config) -> (Vec<Arc<dyn Channel>>, Vec<String>) {
-    let (mut channels, mut warnings) = notify::channels(&config.notifications);
-    if let Some(push) = &config.push {
-        match Push::new(push) {
-            Ok(push) => channels.insert(0, Arc::new(push)),
-            Err(why) => warnings.push(format!("push: {why} (the push is off)")),
-        }
-    }
-    (channels, warnings)
-}
 
 /// What entries that leave this machine say they come from: `push.machine_id`, else the host's name.
 pub fn machine_name(config: &Config) -> String {
@@ -36,13 +21,19 @@ pub fn machine_name(config: &Config) -> String {
 
 /// Channels that are to get a sample entry.
 pub struct Trials {
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Channel>,
     machine: String,
 }
 
 /// The channel `only`, or all of them. A webhook's name stands for itself.
 pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
-    let (mut channels, warnings) = channels(config);
+    let (mut channels, mut warnings) = (Vec::new(), Vec::new());
+    for settings in Settings::of(config) {
+        match settings.open() {
+            Ok(channel) => channels.push(channel),
+            Err(why) => warnings.push(format!("{}: {why}", settings.name())),
+        }
+    }
     let known = channels.iter().map(|channel| channel.name().to_owned()).collect::<Vec<_>>().join(", ");
     if let Some(only) = only {
         let webhook = format!("webhook/{only}");
@@ -72,7 +63,7 @@ impl Trials {
         entry.reason = Some("asked for with test-notify".to_owned());
         let mut all_took_it = true;
         for channel in self.channels {
-            let outcome = send(channel.as_ref(), &entry, None).await;
+            let outcome = channel.send(&entry, None).await;
             all_took_it &= outcome.is_ok();
             // Nobody reads it any more: the exit code still tells.
             let _ = match outcome {

@@ -8,7 +8,7 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Request, Response, StatusCode, Url};
+use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
 use crate::ports::registry::tls;
 
@@ -26,7 +26,7 @@ const LONGEST_WAIT: Duration = Duration::from_hours(1);
 pub(super) type Mailer = AsyncSmtpTransport<Tokio1Executor>;
 
 /// Something ready to be sent.
-pub enum Letter {
+pub(super) enum Letter {
     /// Over HTTP.
     Request(Client, Box<Request>),
     /// By mail.
@@ -93,8 +93,14 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 impl Letter {
+    /// The request that `builder` describes.
+    pub(super) fn request(client: &Client, builder: RequestBuilder) -> Result<Self, String> {
+        let request = builder.build().map_err(|error| error.without_url().to_string())?;
+        Ok(Self::Request(client.clone(), Box::new(request)))
+    }
+
     /// Sends it once. The answer is for people to read.
-    pub async fn send(self) -> Result<String, Fault> {
+    pub(super) async fn send(self) -> Result<String, Fault> {
         match self {
             Self::Request(client, request) => match client.execute(*request).await {
                 Ok(response) => judge(response).await,

@@ -1,6 +1,7 @@
 //! Where everything notable is recorded: at once and for certain, while each destination has a queue and a task of
 //! its own (SPEC 6).
 
+mod channel;
 pub mod delivery;
 mod file;
 mod letter;
@@ -16,11 +17,10 @@ use evenkeel_common::journal::Journal;
 use evenkeel_common::queue::Outbox;
 use evenkeel_common::wire::{AuditEntry, Level};
 
+pub use channel::{Channel, Settings};
 pub use file::FileSink;
-pub use letter::{Fault, Letter};
-pub use push::Push;
 pub use read::read_latest;
-pub use sink::{Channel, Deliveries, Sink, Tally, send, sinks};
+pub use sink::{Deliveries, Exchanged, Tally};
 
 /// The handle through which every part of the agent records.
 #[derive(Clone)]

@@ -1,17 +1,18 @@
-//! What every destination outside this machine has in common: retry, back-off, order, counting, ending. A channel
-//! only renders (DECISIONS 5).
+//! What every destination outside this machine has in common: retry, back-off, order, counting, ending, and being
+//! exchanged for another one. A channel only renders (DECISIONS 5).
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::queue::{Destination, Item, Outbox};
-use evenkeel_common::secret::Secret;
-use evenkeel_common::wire::AuditEntry;
+use evenkeel_common::supervisor::TaskSet;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::letter::{Fault, Letter};
+use super::channel::{Channel, Settings};
+use super::letter::Fault;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
@@ -19,43 +20,6 @@ const LAST_PAUSE: Duration = Duration::from_mins(1);
 const DENIED_PAUSE: Duration = Duration::from_mins(1);
 /// How long a destination may go on after the program was asked to stop; what is left goes out after the next start.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-/// One way out. It knows what to send and to whom; [`Sink`] does the rest.
-pub trait Channel: Send + Sync + 'static {
-    /// Unique name: in logs, metrics, and as the key of the channel's place in the outbox.
-    fn name(&self) -> &str;
-
-    /// Whether the entry is for this channel.
-    fn wants(&self, entry: &AuditEntry) -> bool;
-
-    /// The entry as this channel sends it. `seq` is its number in the outbox.
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Letter, String>;
-
-    /// What must not get into a log line, even when the other side repeats it.
-    fn secrets(&self) -> Vec<&Secret>;
-}
-
-/// Sends one entry through a channel, once, and returns what the other side answered.
-pub async fn send(channel: &dyn Channel, entry: &AuditEntry, seq: Option<u64>) -> Result<String, Fault> {
-    let outcome = match channel.render(entry, seq) {
-        Ok(letter) => letter.send().await,
-        Err(why) => Err(Fault::Refused { why }),
-    };
-    let secrets = channel.secrets();
-    outcome
-        .map(|answer| scrub(answer, &secrets))
-        .map_err(|fault| fault.map_text(|text| scrub(text, &secrets)))
-}
-
-fn scrub(mut text: String, secrets: &[&Secret]) -> String {
-    for secret in secrets {
-        // Shorter ones would only make the text unreadable.
-        if secret.expose().len() >= 4 {
-            text = text.replace(secret.expose(), "(redacted)");
-        }
-    }
-    text
-}
 
 /// What became of a destination's entries since the program started.
 #[derive(Debug, Default)]
@@ -65,7 +29,7 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// The destinations' numbers at one time.
+/// A destination's numbers at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// The channel's name.
@@ -80,31 +44,133 @@ pub struct Tally {
     pub queued: u64,
 }
 
-/// All destinations' numbers, for the metrics.
+/// All destinations: a task for each, which can be exchanged while the program runs. What waits is in the outbox all
+/// the while.
 #[derive(Clone)]
-pub struct Deliveries {
+pub struct Deliveries(Arc<Inner>);
+
+struct Inner {
     outbox: Outbox,
-    counts: Arc<Vec<(String, Arc<Counts>)>>,
+    sinks: Mutex<Vec<Running>>,
+    tasks: TaskSet,
+    stop: CancellationToken,
+}
+
+/// A destination's task.
+struct Running {
+    settings: Settings,
+    machine: String,
+    counts: Arc<Counts>,
+    close: CancellationToken,
+    /// Its other end is dropped with the task.
+    ended: oneshot::Receiver<()>,
+}
+
+/// What an exchange came to, by the channels' names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// They get what is recorded from now on.
+    pub added: Vec<String>,
+    /// They go on with what waits for them.
+    pub changed: Vec<String>,
+    /// What waited for them, which is so many entries, is dropped.
+    pub removed: Vec<(String, u64)>,
+    /// Why channels are off; what waits for them goes on waiting.
+    pub faults: Vec<String>,
 }
 
 impl Deliveries {
+    /// No destinations yet. When `stop` is cancelled they hand over what they still can, and end.
+    pub fn new(outbox: Outbox, stop: CancellationToken) -> Self {
+        let (sinks, tasks) = (Mutex::default(), TaskSet::new());
+        Self(Arc::new(Inner { outbox, sinks, tasks, stop }))
+    }
+
+    /// Puts these settings into force; `machine` is what entries say they come from. A destination whose settings
+    /// are the same is not touched. A letter on its way to one that changed may arrive and be sent again.
+    pub async fn exchange(&self, settings: Vec<Settings>, machine: &str) -> Exchanged {
+        let is_same = |sink: &Running| sink.machine == machine && settings.contains(&sink.settings);
+        let (staying, leaving): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *self.sinks()).into_iter().partition(is_same);
+        let fresh: Vec<&Settings> =
+            settings.iter().filter(|wanted| staying.iter().all(|sink| sink.settings != **wanted)).collect();
+        self.sinks().extend(staying);
+        for sink in &leaving {
+            sink.close.cancel();
+        }
+        let mut known = Vec::new();
+        for sink in leaving {
+            // Nothing is ever sent: it ends with the task.
+            let _ = sink.ended.await;
+            known.push((sink.settings.name(), sink.counts));
+        }
+        let names: Vec<String> = settings.iter().map(Settings::name).collect();
+        let mut exchanged = Exchanged { removed: self.0.outbox.rename(&names), ..Exchanged::default() };
+        for settings in fresh {
+            let name = settings.name();
+            let counts = known.iter().find(|(known, _)| *known == name).map(|(_, counts)| counts.clone());
+            let is_known = counts.is_some();
+            match settings.open() {
+                Ok(channel) => self.begin(settings.clone(), channel, machine, counts.unwrap_or_default()),
+                Err(why) => exchanged.faults.push(format!("{name}: {why} (it is off)")),
+            }
+            if is_known { exchanged.changed.push(name) } else { exchanged.added.push(name) }
+        }
+        exchanged
+    }
+
+    fn begin(&self, settings: Settings, channel: Channel, machine: &str, counts: Arc<Counts>) {
+        let name = channel.name().to_owned();
+        let destination = self.0.outbox.destination(&name).expect("the outbox was told the name");
+        let sink = Sink {
+            channel,
+            destination,
+            machine: machine.to_owned(),
+            counts: counts.clone(),
+            trouble: None,
+            pause: FIRST_PAUSE,
+        };
+        let close = CancellationToken::new();
+        let (end, ended) = oneshot::channel::<()>();
+        let work = close.clone().run_until_cancelled_owned(sink.run(self.0.stop.clone()));
+        self.0.tasks.spawn(name, async move {
+            let _end = end;
+            work.await;
+        });
+        self.sinks().push(Running { settings, machine: machine.to_owned(), counts, close, ended });
+    }
+
+    /// Ends with the destinations, after `stop`; unasked when one has panicked.
+    pub async fn run(self) {
+        tokio::select! {
+            () = self.0.stop.cancelled() => {}
+            () = self.0.tasks.panicked() => return,
+        }
+        self.0.tasks.finish(FAREWELL * 2).await;
+    }
+
     /// The numbers now.
     pub fn tally(&self) -> Vec<Tally> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let tally = |(name, counts): &(String, Arc<Counts>)| Tally {
-            name: name.clone(),
-            sent: number(&counts.sent),
-            failed: number(&counts.failed),
-            refused: number(&counts.refused),
-            queued: self.outbox.waiting(name),
+        let tally = |sink: &Running| {
+            let name = sink.settings.name();
+            let queued = self.0.outbox.waiting(&name);
+            let counts = &sink.counts;
+            let (sent, failed, refused) =
+                (number(&counts.sent), number(&counts.failed), number(&counts.refused));
+            Tally { name, sent, failed, refused, queued }
         };
-        self.counts.iter().map(tally).collect()
+        self.sinks().iter().map(tally).collect()
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, Vec<Running>> {
+        self.0.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A task that delivers the entries of one destination, in order.
-pub struct Sink {
-    channel: Arc<dyn Channel>,
+struct Sink {
+    channel: Channel,
     destination: Destination,
     machine: String,
     counts: Arc<Counts>,
@@ -118,35 +184,9 @@ enum Trouble {
     Denied,
 }
 
-/// A sink for each channel, and their numbers. `machine` is what entries say they come from. The outbox must have
-/// been opened for these channels.
-pub fn sinks(channels: &[Arc<dyn Channel>], outbox: &Outbox, machine: &str) -> (Vec<Sink>, Deliveries) {
-    let mut sinks = Vec::new();
-    let mut counts = Vec::new();
-    for channel in channels {
-        let Some(destination) = outbox.destination(channel.name()) else { continue };
-        let own = Arc::new(Counts::default());
-        counts.push((channel.name().to_owned(), own.clone()));
-        sinks.push(Sink {
-            channel: channel.clone(),
-            destination,
-            machine: machine.to_owned(),
-            counts: own,
-            trouble: None,
-            pause: FIRST_PAUSE,
-        });
-    }
-    (sinks, Deliveries { outbox: outbox.clone(), counts: Arc::new(counts) })
-}
-
 impl Sink {
-    /// The channel's name.
-    pub fn name(&self) -> &str {
-        self.channel.name()
-    }
-
     /// Delivers until `stop` is cancelled; then hands over what it can in a few seconds.
-    pub async fn run(mut self, stop: CancellationToken) {
+    async fn run(mut self, stop: CancellationToken) {
         loop {
             let wait = tokio::select! {
                 biased;
@@ -175,7 +215,7 @@ impl Sink {
         }
         let mut entry = (*item.entry).clone();
         entry.machine.clone_from(&self.machine);
-        let outcome = send(self.channel.as_ref(), &entry, item.seq).await;
+        let outcome = self.channel.send(&entry, item.seq).await;
         self.settle(&item, outcome)
     }
 
@@ -238,11 +278,5 @@ mod tests {
         let pauses: Vec<_> = (0..200).map(|_| jitter(Duration::from_secs(40))).collect();
         assert!(pauses.iter().all(|pause| (30.0..=40.0).contains(&pause.as_secs_f64())));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
-    }
-
-    #[test]
-    fn secrets_are_taken_out_of_answers() {
-        let (token, short) = (Secret::new("hunter22"), Secret::new("a"));
-        assert_eq!(scrub("bad token hunter22!".into(), &[&token, &short]), "bad token (redacted)!");
     }
 }

@@ -1,77 +1,24 @@
 //! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigFaults, Finding, Findings, KeyPath, json, source};
+use evenkeel_common::config::{ConfigFaults, Configuration, Finding, Findings, KeyPath, load};
 use serde_json::Value;
 
 use super::file::AgentFile;
 use super::{Config, delivery, global, service};
-
-type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
-
-/// Where the configuration comes from, so that it can be read again (SIGHUP).
-#[derive(Clone)]
-pub struct ConfigSource {
-    path: PathBuf,
-    env: Arc<SharedEnv>,
-}
-
-impl ConfigSource {
-    /// The file at `path`, with `env` as the environment that its variables are taken from.
-    pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { path, env: Arc::new(env) }
-    }
-
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Reads and checks the file as it is now.
-    pub fn load(&self) -> Result<Config, ConfigFaults> {
-        Config::load(&self.path, &*self.env)
-    }
-}
-
-impl fmt::Debug for ConfigSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConfigSource").field("path", &self.path).finish_non_exhaustive()
-    }
-}
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
     Shape::of::<AgentFile>().schema().clone()
 }
 
-impl Config {
-    /// Reads and checks the file at `path`.
-    pub fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
-        match source::read(path) {
-            Ok(text) => Self::parse(&text, path, env),
-            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
-        }
-    }
-
-    /// Checks a file's text; `path` only stands in the messages.
-    pub fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+impl Configuration for Config {
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
         let mut findings = Findings::default();
-        let tree = json::parse(text, &mut findings)
-            .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
-        let tree = without_special_keys(tree, &mut findings);
-        let tree = Shape::of::<AgentFile>().check(tree, &mut findings);
-        // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
-        // (without serde's words, which would show the value).
-        let file: AgentFile = serde_json::from_value(tree).unwrap_or_else(|_| {
-            findings.fault(&KeyPath::root(), "has a value that does not fit its key");
-            AgentFile::default()
-        });
-
+        let file: AgentFile = load::typed(text, path, without_old_port, &mut findings)?;
         let names: Vec<String> = file
             .services
             .iter()
@@ -96,14 +43,18 @@ impl Config {
         config.warnings = warnings.iter().map(|warning| in_words(warning, &names)).collect();
         if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
     }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn extent(&self) -> String {
+        format!("services: {}", self.services.len())
+    }
 }
 
-/// Takes out the two keys that are no part of the shape: the schema that a file names for its editor, and the
-/// one that an older version had.
-fn without_special_keys(mut tree: Value, findings: &mut Findings) -> Value {
-    if let Some(members) = tree.as_object_mut() {
-        members.remove("$schema");
-    }
+/// Takes out the key that an older version had.
+fn without_old_port(mut tree: Value, findings: &mut Findings) -> Value {
     if let Some(api) = tree.get_mut("api").and_then(Value::as_object_mut)
         && api.remove("port").is_some()
     {
@@ -127,6 +78,7 @@ fn in_words(warning: &Finding, names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::config::ConfigSource;
     use serde_json::json;
 
     use super::super::testing::{faults, good};
@@ -227,10 +179,10 @@ mod tests {
         let path = folder.path().join("c.json");
         let source = ConfigSource::new(path.clone(), |_| None);
         assert_eq!(
-            source.load().unwrap_err().to_string(),
+            source.load::<Config>().unwrap_err().to_string(),
             format!("{}: there is no such file", path.display())
         );
         std::fs::write(&path, r#"{"runtime": "podman"}"#).unwrap();
-        assert_eq!(source.load().unwrap().runtime, crate::config::Runtime::Podman);
+        assert_eq!(source.load::<Config>().unwrap().runtime, crate::config::Runtime::Podman);
     }
 }

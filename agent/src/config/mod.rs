@@ -24,9 +24,9 @@ mod global;
 mod load;
 mod service;
 
-pub use evenkeel_common::config::ConfigFaults;
 pub use evenkeel_common::config::expand::Env;
-pub use load::{ConfigSource, schema};
+pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
+pub use load::schema;
 
 /// A configuration that passed every fatal rule.
 #[derive(Debug, Clone, PartialEq)]
@@ -253,7 +253,7 @@ mod testing {
 
     use serde_json::Value;
 
-    use super::{Config, ConfigFaults, Env};
+    use super::{Config, ConfigFaults, Configuration, Env};
 
     pub(super) fn parse(tree: &Value, env: Env<'_>) -> Result<Config, ConfigFaults> {
         Config::parse(&tree.to_string(), Path::new("c.json"), env)

@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
+use crate::audit::{Deliveries, Settings, delivery};
 use crate::config::{Config, ConfigFaults, ConfigSource, RegistryConfig, ServiceConfig};
 use crate::fleet::Workers;
 use crate::live::Live;
@@ -42,6 +43,7 @@ pub struct Services {
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
     manager: Arc<ServiceManager>,
+    deliveries: Deliveries,
     workers: watch::Sender<Workers>,
     live: watch::Sender<Live>,
     /// Warnings of the start that stay true.
@@ -68,6 +70,8 @@ pub struct Origin {
     pub make_registry: MakeRegistry,
     /// Who is told about it.
     pub manager: Arc<ServiceManager>,
+    /// The ways out, which the file names too.
+    pub deliveries: Deliveries,
 }
 
 impl Services {
@@ -89,6 +93,7 @@ impl Services {
             registry: origin.registry,
             make_registry: origin.make_registry,
             manager: origin.manager,
+            deliveries: origin.deliveries,
             workers: watch::Sender::new(Workers::from([])),
             live: watch::Sender::new(live),
             notices,
@@ -133,7 +138,7 @@ impl Services {
     async fn reload(&mut self) {
         self.manager.reloading();
         let source = self.source.clone();
-        let loaded = tokio::task::spawn_blocking(move || source.load()).await;
+        let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
         match loaded {
             Ok(Ok(config)) => self.take_over(config).await,
             Ok(Err(faults)) => self.refuse(&in_one_line(&faults)),
@@ -163,6 +168,12 @@ impl Services {
         }
         let fixed = keep_fixed(&old, &mut config);
         let mut notes = Vec::new();
+        let channels =
+            self.deliveries.exchange(Settings::of(&config), &delivery::machine_name(&config)).await;
+        config.warnings.extend(channels.faults);
+        for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
+            notes.push(format!("entries that waited for {name} and are dropped: {waited}"));
+        }
 
         let before = self.workers.borrow().clone();
         let stays = |handle: &Handle| config.services.iter().any(|service| *service == *handle.config);
@@ -218,8 +229,16 @@ impl Services {
         let level = if fixed.is_empty() && notes.is_empty() { Level::Info } else { Level::Warning };
         let mut entry = self.entry(Kind::CONFIG_RELOADED, level, message);
         let fixed: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
-        let lists =
-            [("added", &added), ("changed", &changed), ("removed", &removed), ("needs a restart", &fixed)];
+        let channels_removed: Vec<String> = channels.removed.into_iter().map(|(name, _)| name).collect();
+        let lists = [
+            ("added", &added),
+            ("changed", &changed),
+            ("removed", &removed),
+            ("channels added", &channels.added),
+            ("channels changed", &channels.changed),
+            ("channels removed", &channels_removed),
+            ("needs a restart", &fixed),
+        ];
         let told = lists.iter().filter(|(_, names)| !names.is_empty());
         notes.splice(..0, told.map(|(what, names)| format!("{what}: {}", names.join(", "))));
         entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
@@ -335,8 +354,6 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
         keep("api.allowed_hosts", &old.api.allowed_hosts, &mut new.api.allowed_hosts),
         keep("audit.path", &old.audit_path, &mut new.audit_path),
         keep("state.path", &old.state_path, &mut new.state_path),
-        keep("notifications", &old.notifications, &mut new.notifications),
-        keep("push", &old.push, &mut new.push),
     ];
     kept.into_iter().flatten().collect()
 }

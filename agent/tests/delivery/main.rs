@@ -6,7 +6,8 @@
 
 mod receiver;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ fn stdout(output: &Output) -> String {
 #[test]
 fn test_notify_shows_what_each_channel_answered() {
     let receiver = Receiver::start();
-    let base = format!("http://{}", receiver.address());
+    let base = receiver.url();
     let config = json!({
         "notifications": {
             "discord": { "webhook_url": format!("{base}/discord"), "min_level": "critical" },
@@ -65,21 +66,21 @@ fn test_notify_shows_what_each_channel_answered() {
         assert!(text.contains(line), "{line} in {text}");
     }
     let taken = receiver.taken();
-    let of = |path: &str| taken.iter().find(|taken| taken.path == path).unwrap();
+    let of = |path: &str| taken.iter().find(|taken| taken.path() == path).unwrap();
     assert_eq!(of("/ingest").header("authorization"), Some("Bearer token-of-the-agent"));
-    let pushed: AuditEntry = serde_json::from_slice(&of("/ingest").body).unwrap();
+    let pushed: AuditEntry = serde_json::from_slice(of("/ingest").body()).unwrap();
     assert_eq!((pushed.machine.as_str(), pushed.service.as_str()), ("m1", "evenkeel"));
-    let embed: Value = serde_json::from_slice(&of("/discord").body).unwrap();
+    let embed: Value = serde_json::from_slice(of("/discord").body()).unwrap();
     assert_eq!(embed["embeds"][0]["title"], "[info] updated: evenkeel");
     let form = of("/form");
-    assert_eq!((form.method.as_str(), form.header("x-key")), ("PUT", Some("key-of-the-hook")));
-    let body = String::from_utf8(form.body.clone()).unwrap();
+    assert_eq!((form.request.method.as_str(), form.header("x-key")), ("PUT", Some("key-of-the-hook")));
+    let body = String::from_utf8(form.body().to_vec()).unwrap();
     assert!(
         body.starts_with("text=this%20is%20a%20test%3A%20nothing%20has%20changed&new=sha256%3A1111"),
         "{body}"
     );
     assert_eq!(of("/plain").header("content-type"), Some("application/json"));
-    serde_json::from_slice::<AuditEntry>(&of("/plain").body).unwrap();
+    serde_json::from_slice::<AuditEntry>(of("/plain").body()).unwrap();
 
     for (only, secret, line) in [
         ("push", "token-of-the-agent", "push: FAILED: 401"),
@@ -103,8 +104,8 @@ fn test_notify_shows_what_each_channel_answered() {
 #[test]
 fn a_redirect_is_not_followed() {
     let (receiver, elsewhere) = (Receiver::start(), Receiver::start());
-    receiver.answer(Answer::redirects(307, &format!("http://{}/x", elsewhere.address())));
-    let config = json!({ "push": { "warden_url": format!("http://{}", receiver.address()), "token": "t" } });
+    receiver.answer(Answer::redirects(307, &format!("{}/x", elsewhere.url())));
+    let config = json!({ "push": { "warden_url": receiver.url(), "token": "t" } });
     let output = test_notify(&config, None, &[]);
     assert!(stdout(&output).contains("redirects are not followed"), "{output:?}");
     assert!(elsewhere.taken().is_empty());
@@ -214,28 +215,76 @@ fn mail_reaches_a_real_server_by_starttls_and_login() {
 /// An agent without services: its entries are those about itself.
 struct Agent {
     child: Child,
+    port: u16,
 }
 
 impl Agent {
-    fn start(folder: &Path, warden: &str) -> Self {
-        let config = json!({
-            "api": { "address": [format!("127.0.0.1:{}", free_port())] },
-            "audit": { "path": folder.join("audit.jsonl") },
-            "state": { "path": folder.join("state") },
-            "push": { "warden_url": warden, "token": "token", "machine_id": "m1" },
-        });
+    /// One that pushes to `warden`.
+    fn pushing(folder: &Path, warden: &str) -> Self {
+        Self::start(folder, json!({ "push": { "warden_url": warden, "token": "token", "machine_id": "m1" } }))
+    }
+
+    fn start(folder: &Path, config: Value) -> Self {
+        let port = free_port();
+        write_agent_config(folder, port, config);
         let child = Command::new(PROGRAM)
-            .args(["--config", &write_config(folder, &config)])
+            .args(["--config", &folder.join("config.json").display().to_string()])
             .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
             .stderr(std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap())
             .spawn()
             .unwrap();
-        Self { child }
+        Self { child, port }
+    }
+
+    /// Has it read this configuration, and waits until it says that it did.
+    fn reload(&self, folder: &Path, config: Value) -> AuditEntry {
+        write_agent_config(folder, self.port, config);
+        let reloads = || {
+            let entries = in_file(folder);
+            entries.into_iter().filter(|entry| entry.event.as_str() == "config_reloaded").collect::<Vec<_>>()
+        };
+        let before = reloads().len();
+        self.signal(Signal::HUP);
+        wait_for("the reload is in the file", || {
+            if reloads().len() > before { Ok(()) } else { Err(format!("{:?}", in_file(folder))) }
+        });
+        reloads().pop().unwrap()
+    }
+
+    /// Waits until the agent has said of its start what it has to say, and all of it is on the disk.
+    fn wait_until_all_is_durable(&self, folder: &Path, life: usize) {
+        wait_for("what this life says first is on the disk", || {
+            let entries = in_file(folder);
+            let count = |kind: &str| entries.iter().filter(|entry| entry.event.as_str() == kind).count();
+            let said = (count("started"), count("daemon_down"));
+            if said != (life + 1, life + 1) {
+                return Err(format!("{entries:?}"));
+            }
+            let metrics = self.metrics();
+            let waiting = metrics.lines().find(|line| line.contains("destination=\"outbox\""));
+            match waiting {
+                Some(line) if line.ends_with(" 0") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        let asked = TcpStream::connect(("127.0.0.1", self.port)).and_then(|mut stream| {
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+            stream.read_to_string(&mut text)
+        });
+        // It may not listen yet; the caller asks again.
+        asked.map_or_else(|error| error.to_string(), |_| text)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
     }
 
     fn end(mut self, signal: Signal) {
-        let process = Pid::from_raw(self.child.id().cast_signed()).unwrap();
-        kill_process(process, signal).unwrap();
+        self.signal(signal);
         self.child.wait().unwrap();
     }
 }
@@ -245,6 +294,13 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn write_agent_config(folder: &Path, port: u16, mut config: Value) {
+    config["api"] = json!({ "address": [format!("127.0.0.1:{port}")] });
+    config["audit"] = json!({ "path": folder.join("audit.jsonl") });
+    config["state"] = json!({ "path": folder.join("state") });
+    write_config(folder, &config);
 }
 
 fn free_port() -> u16 {
@@ -260,7 +316,7 @@ fn in_file(folder: &Path) -> Vec<AuditEntry> {
 fn stored(receiver: &Receiver) -> Vec<(u64, AuditEntry)> {
     let mut stored: Vec<(u64, AuditEntry)> = Vec::new();
     for taken in receiver.taken().iter().filter(|taken| taken.was_accepted) {
-        let body: Value = serde_json::from_slice(&taken.body).unwrap();
+        let body: Value = serde_json::from_slice(taken.body()).unwrap();
         let mut entry: AuditEntry = serde_json::from_value(body.clone()).unwrap();
         assert_eq!(std::mem::take(&mut entry.machine), "m1");
         let seq = body["seq"].as_u64().expect("each entry has a number");
@@ -288,17 +344,11 @@ fn wait_for(what: &str, mut check: impl FnMut() -> Result<(), String>) {
 fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
     let folder = TempDir::new().unwrap();
     let receiver = Receiver::start();
-    let warden = format!("http://{}", receiver.address());
+    let warden = receiver.url();
     receiver.answer(Answer::says(500, "not now"));
     for life in 0..4 {
-        let agent = Agent::start(folder.path(), &warden);
-        wait_for("this life's first entries are in the file", || {
-            let lives =
-                in_file(folder.path()).iter().filter(|entry| entry.event.as_str() == "started").count();
-            if lives == life + 1 { Ok(()) } else { Err(format!("{lives} lives")) }
-        });
-        // An entry is durable some milliseconds after it was recorded.
-        std::thread::sleep(Duration::from_millis(300));
+        let agent = Agent::pushing(folder.path(), &warden);
+        agent.wait_until_all_is_durable(folder.path(), life);
         match life {
             0 => receiver.answer(Answer::says(429, "slowly").with("retry-after", "1")),
             1 => receiver.answer(Answer::hangs()),
@@ -307,7 +357,10 @@ fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
             _ => receiver.answer(Answer::says(204, "")),
         }
         if life < 3 {
-            std::thread::sleep(Duration::from_millis(1500));
+            let before = receiver.taken().len();
+            wait_for("the warden was asked and answered in its new way", || {
+                if receiver.taken().len() > before { Ok(()) } else { Err(format!("{before} requests")) }
+            });
             agent.end(Signal::KILL);
         } else {
             wait_for("the warden has what the file has", || {
@@ -331,11 +384,11 @@ fn an_entry_that_is_refused_holds_up_no_other() {
     let folder = TempDir::new().unwrap();
     let receiver = Receiver::start();
     receiver.answer(Answer::says(400, "not an entry"));
-    let agent = Agent::start(folder.path(), &format!("http://{}", receiver.address()));
+    let agent = Agent::pushing(folder.path(), &receiver.url());
     let events = || -> Vec<_> {
         let taken = receiver.taken();
         let event = |body: &[u8]| serde_json::from_slice::<AuditEntry>(body).unwrap().event.to_string();
-        taken.iter().map(|taken| event(&taken.body)).collect()
+        taken.iter().map(|taken| event(taken.body())).collect()
     };
     wait_for("the first entry is refused", || if events().is_empty() { Err(String::new()) } else { Ok(()) });
     receiver.answer(Answer::says(204, ""));
@@ -350,9 +403,85 @@ fn an_entry_that_is_refused_holds_up_no_other() {
 #[test]
 fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     let folder = TempDir::new().unwrap();
-    let agent = Agent::start(folder.path(), &format!("http://127.0.0.1:{}", free_port()));
+    let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", free_port()));
     wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
     let begin = Instant::now();
     agent.end(Signal::TERM);
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+}
+
+/// What a webhook took, without the machine that an entry gets on its way.
+fn accepted(receiver: &Receiver) -> Vec<AuditEntry> {
+    let taken = receiver.taken();
+    let accepted = taken.iter().filter(|taken| taken.was_accepted);
+    let entry = |body: &[u8]| {
+        let mut entry: AuditEntry = serde_json::from_slice(body).unwrap();
+        entry.machine.clear();
+        entry
+    };
+    accepted.map(|taken| entry(taken.body())).collect()
+}
+
+#[test]
+fn a_reload_takes_what_waits_to_the_new_address_and_touches_no_other_channel() {
+    let folder = TempDir::new().unwrap();
+    let [old, new, other, fresh] = [(); 4].map(|()| Receiver::start());
+    old.answer(Answer::says(503, "moved away"));
+    let channels = |hooks: &[(&str, &Receiver)]| {
+        let hook = |(name, receiver): &(&str, &Receiver)| json!({ "name": name, "url": format!("{}/{name}", receiver.url()), "method": "POST" });
+        json!({ "notifications": { "webhooks": hooks.iter().map(hook).collect::<Vec<_>>() } })
+    };
+    let before = channels(&[("moving", &old), ("staying", &other)]);
+    let agent = Agent::start(folder.path(), before.clone());
+    wait_for("the old address was tried", || {
+        if old.taken().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
+    });
+    for _ in 0..3 {
+        agent.reload(folder.path(), before.clone());
+    }
+    let said =
+        agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other), ("fresh", &fresh)]));
+    let expected = "channels added: webhook/fresh; channels changed: webhook/moving";
+    assert_eq!(said.reason.as_deref(), Some(expected), "{said:?}");
+
+    let have_all = |what: &str, receivers: &[&Receiver]| {
+        wait_for(what, || {
+            let counts: Vec<_> = receivers.iter().map(|receiver| accepted(receiver).len()).collect();
+            let kept = in_file(folder.path()).len();
+            if counts.iter().all(|count| *count >= kept) {
+                Ok(())
+            } else {
+                Err(format!("{counts:?} of {kept}"))
+            }
+        });
+    };
+    have_all("what waited is at the new address", &[&new, &other]);
+    let kept = in_file(folder.path());
+    assert_eq!(accepted(&new), kept);
+    assert_eq!(accepted(&other), kept);
+    assert_eq!(accepted(&old), []);
+    let first_of_fresh = accepted(&fresh).first().map(|entry| entry.event.to_string());
+    assert_eq!(
+        first_of_fresh.as_deref(),
+        Some("config_reloaded"),
+        "a new channel gets what comes from now on"
+    );
+
+    new.answer(Answer::says(503, "not now"));
+    agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other)]));
+    let said = agent.reload(folder.path(), channels(&[("staying", &other)]));
+    let expected =
+        "channels removed: webhook/moving; entries that waited for webhook/moving and are dropped: 1";
+    assert_eq!(said.reason.as_deref(), Some(expected), "{said:?}");
+    have_all("the other channel has all of it", &[&other]);
+    assert_eq!(accepted(&other), in_file(folder.path()));
+    // A destination that comes back is a new one.
+    new.answer(Answer::says(204, ""));
+    let seen = accepted(&new).len();
+    agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other)]));
+    wait_for("the destination that came back", || {
+        if accepted(&new).len() > seen { Ok(()) } else { Err(format!("{seen}")) }
+    });
+    assert_eq!(accepted(&new)[seen..], in_file(folder.path())[kept.len() + 2..]);
+    agent.end(Signal::TERM);
 }

@@ -7,6 +7,7 @@
 //! | the tree against the schema of its types: types, ranges, unknown keys | [`shape`] |
 //! | `$NAME` in the texts that allow it | [`expand`] |
 //! | `host:port` to listen on | [`address`] |
+//! | all of it in this order, and once more when asked | [`load`] |
 //!
 //! Each daemon adds the rules of its own file. Every step puts what it finds into [`Findings`] and goes on.
 
@@ -17,8 +18,11 @@ use std::path::{Path, PathBuf};
 pub mod address;
 pub mod expand;
 pub mod json;
+pub mod load;
 pub mod shape;
 pub mod source;
+
+pub use load::{ConfigSource, Configuration};
 
 /// Where in the file something stands, for example `services[2].compose_files[0]`. Empty for the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::expand;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigFaults, Findings, KeyPath, address, json, quote, source};
+use evenkeel_common::config::{ConfigFaults, Configuration, Findings, KeyPath, address, load, quote};
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
 
@@ -25,27 +25,10 @@ pub fn schema() -> Value {
     schema
 }
 
-impl Config {
-    /// Reads and checks the file at `path`.
-    pub fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
-        match source::read(path) {
-            Ok(text) => Self::parse(&text, path, env),
-            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
-        }
-    }
-
-    /// Checks a file's text; `path` only stands in the messages.
-    pub fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+impl Configuration for Config {
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
         let mut findings = Findings::default();
-        let tree = json::parse(text, &mut findings)
-            .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
-        let tree = Shape::of::<WardenFile>().check(usual_form(tree), &mut findings);
-        // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
-        // (without serde's words, which would show the value).
-        let file: WardenFile = serde_json::from_value(tree).unwrap_or_else(|_| {
-            findings.fault(&KeyPath::root(), "has a value that does not fit its key");
-            WardenFile::default()
-        });
+        let file: WardenFile = load::typed(text, path, |tree, _| with_port_as_text(tree), &mut findings)?;
         let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
@@ -61,13 +44,18 @@ impl Config {
         config.warnings = warnings.iter().map(ToString::to_string).collect();
         if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
     }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn extent(&self) -> String {
+        format!("agents: {}", self.agents.len())
+    }
 }
 
-/// Takes out the schema that a file names for its editor, and makes a text of a port that is a number.
-fn usual_form(mut tree: Value) -> Value {
-    if let Some(members) = tree.as_object_mut() {
-        members.remove("$schema");
-    }
+/// Makes a text of a port that is a number.
+fn with_port_as_text(mut tree: Value) -> Value {
     if let Some(port) = tree.pointer_mut("/api/port")
         && port.is_number()
     {

@@ -8,8 +8,8 @@ use evenkeel_common::secret::Secret;
 mod file;
 mod load;
 
-pub use evenkeel_common::config::ConfigFaults;
 pub use evenkeel_common::config::expand::Env;
+pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
 pub use load::{schema, web_url};
 
 /// Listen port where the file names neither port nor addresses (spec 2.10).

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::draft::Draft;
 use super::prompt::{Prompt, Stop};
-use crate::config::{Config, DEFAULT_PORT, web_url};
+use crate::config::{Config, Configuration, DEFAULT_PORT, web_url};
 
 const DEFAULT_STATE: &str = "/var/lib/evenkeel/warden-state.json";
 /// Length of a generated token, before it is made text.

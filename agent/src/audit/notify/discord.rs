@@ -1,14 +1,13 @@
 //! The chat channel: an embed inside Discord's size limits.
 
-use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, Level};
 use reqwest::{Client, Url};
 use serde_json::{Value, json};
 
 use super::message::{fields, title};
+use crate::audit::channel::Render;
 use crate::audit::letter::{Letter, web_client};
-use crate::audit::sink::Channel;
-use crate::config::{DiscordConfig, EntryFilter};
+use crate::config::DiscordConfig;
 use crate::text::tail;
 
 // Discord's limits, in UTF-16 units to be on the safe side.
@@ -21,39 +20,22 @@ const ALL: usize = 6000;
 const OUTPUT: usize = 900;
 
 /// A Discord webhook.
-pub struct Discord {
+pub(in crate::audit) struct Discord {
     client: Client,
     url: Url,
-    secret: Secret,
-    filter: EntryFilter,
 }
 
 impl Discord {
     /// The webhook of the configuration.
-    pub fn new(config: &DiscordConfig) -> Result<Self, String> {
+    pub(in crate::audit) fn new(config: &DiscordConfig) -> Result<Self, String> {
         let url = Url::parse(config.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
-        let client = web_client(&url)?;
-        Ok(Self { client, url, secret: config.webhook_url.clone(), filter: config.filter.clone() })
+        Ok(Self { client: web_client(&url)?, url })
     }
 }
 
-impl Channel for Discord {
-    fn name(&self) -> &'static str {
-        "discord"
-    }
-
-    fn wants(&self, entry: &AuditEntry) -> bool {
-        self.filter.passes(entry)
-    }
-
+impl Render for Discord {
     fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Letter, String> {
-        let request = self.client.post(self.url.clone()).json(&body(entry)).build();
-        let request = request.map_err(|error| error.without_url().to_string())?;
-        Ok(Letter::Request(self.client.clone(), Box::new(request)))
-    }
-
-    fn secrets(&self) -> Vec<&Secret> {
-        vec![&self.secret]
+        Letter::request(&self.client, self.client.post(self.url.clone()).json(&body(entry)))
     }
 }
 

@@ -11,9 +11,9 @@ use lettre::transport::smtp::client::{CertificateStore, Tls, TlsParameters};
 use lettre::{Message, Tokio1Executor};
 
 use super::message::{fields, one_line, title};
+use crate::audit::channel::Render;
 use crate::audit::letter::{Letter, Mailer};
-use crate::audit::sink::Channel;
-use crate::config::{EntryFilter, SmtpConfig, SmtpTls};
+use crate::config::{SmtpConfig, SmtpTls};
 
 /// For the connection; the whole exchange is bounded where it is sent.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,17 +22,15 @@ const IMPLICIT_PORT: u16 = 465;
 const SUBJECT: usize = 200;
 
 /// A mail server and who writes to whom.
-pub struct Smtp {
+pub(in crate::audit) struct Smtp {
     mailer: Mailer,
     from: Mailbox,
     to: Mailboxes,
-    secrets: Vec<Secret>,
-    filter: EntryFilter,
 }
 
 impl Smtp {
     /// The channel of the configuration.
-    pub fn new(config: &SmtpConfig) -> Result<Self, String> {
+    pub(in crate::audit) fn new(config: &SmtpConfig) -> Result<Self, String> {
         let mut builder = Mailer::builder_dangerous(config.host.as_str())
             .port(config.port)
             .timeout(Some(TIMEOUT))
@@ -45,8 +43,6 @@ impl Smtp {
             mailer: builder.build::<Tokio1Executor>(),
             from: sender(&config.from)?,
             to: receivers(&config.to)?,
-            secrets: config.password.iter().cloned().collect(),
-            filter: config.filter.clone(),
         })
     }
 }
@@ -89,15 +85,7 @@ pub(super) fn receivers(to: &str) -> Result<Mailboxes, String> {
     if found.iter().next().is_none() { Err(format!("has no mail address; {allowed}")) } else { Ok(found) }
 }
 
-impl Channel for Smtp {
-    fn name(&self) -> &'static str {
-        "smtp"
-    }
-
-    fn wants(&self, entry: &AuditEntry) -> bool {
-        self.filter.passes(entry)
-    }
-
+impl Render for Smtp {
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Letter, String> {
         let subject: String = title(entry).chars().take(SUBJECT).collect();
         // Out-of-office replies to a program help nobody.
@@ -114,10 +102,6 @@ impl Channel for Smtp {
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
             .map_err(|error| error.to_string())?;
         Ok(Letter::Mail(self.mailer.clone(), Box::new(message)))
-    }
-
-    fn secrets(&self) -> Vec<&Secret> {
-        self.secrets.iter().collect()
     }
 }
 
@@ -163,6 +147,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::config::EntryFilter;
 
     fn channel(from: &str, to: &str) -> Result<Smtp, String> {
         Smtp::new(&SmtpConfig {
@@ -173,7 +158,7 @@ mod tests {
             username: None,
             password: None,
             tls: SmtpTls::None,
-            filter: EntryFilter { min_level: Level::Info, events: None },
+            filter: EntryFilter::default(),
         })
     }
 

@@ -1,25 +1,21 @@
 //! A custom webhook: any address, method, headers, and a body from a template (SPEC 2.9, DECISIONS 5).
 
-use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 
 use super::template::{Escape, Template};
+use crate::audit::channel::Render;
 use crate::audit::letter::{Letter, web_client};
-use crate::audit::sink::Channel;
-use crate::config::{EntryFilter, WebhookConfig};
+use crate::config::WebhookConfig;
 
 /// One of the custom webhooks.
-pub struct Webhook {
-    name: String,
+pub(in crate::audit) struct Webhook {
     client: Client,
     url: Url,
     method: Method,
     headers: HeaderMap,
     body: Body,
-    secrets: Vec<Secret>,
-    filter: EntryFilter,
 }
 
 enum Body {
@@ -32,21 +28,17 @@ enum Body {
 
 impl Webhook {
     /// The webhook of the configuration.
-    pub fn new(config: &WebhookConfig) -> Result<Self, String> {
+    pub(in crate::audit) fn new(config: &WebhookConfig) -> Result<Self, String> {
         let url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         let method =
             Method::from_bytes(config.method.as_bytes()).map_err(|error| format!("method: {error}"))?;
         let mut headers = HeaderMap::new();
-        let mut secrets = vec![config.url.clone()];
         for (name, value) in &config.headers {
             let bad = || format!("headers.{name} is not a valid header");
             let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
             let mut header = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
             header.set_sensitive(true);
             headers.append(key, header);
-            secrets.push(value.clone());
-            // `Bearer <token>`: the other side may repeat the token alone.
-            secrets.extend(value.expose().split_once(' ').map(|(_, token)| Secret::new(token)));
         }
         let body = match &config.body {
             None if matches!(method, Method::GET | Method::HEAD) => Body::Empty,
@@ -61,16 +53,7 @@ impl Webhook {
                 ))
             }
         };
-        Ok(Self {
-            name: format!("webhook/{}", config.name),
-            client: web_client(&url)?,
-            url,
-            method,
-            headers,
-            body,
-            secrets,
-            filter: config.filter.clone(),
-        })
+        Ok(Self { client: web_client(&url)?, url, method, headers, body })
     }
 }
 
@@ -85,15 +68,7 @@ fn likely_content_type(body: &str) -> &'static str {
     }
 }
 
-impl Channel for Webhook {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn wants(&self, entry: &AuditEntry) -> bool {
-        self.filter.passes(entry)
-    }
-
+impl Render for Webhook {
     fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Letter, String> {
         let request = self.client.request(self.method.clone(), self.url.clone());
         let request = match &self.body {
@@ -102,13 +77,7 @@ impl Channel for Webhook {
             Body::Template(template) => request.body(template.render(entry)?),
         };
         // Configured headers replace what the body brought with it.
-        let request = request.headers(self.headers.clone()).build();
-        let request = request.map_err(|error| error.without_url().to_string())?;
-        Ok(Letter::Request(self.client.clone(), Box::new(request)))
-    }
-
-    fn secrets(&self) -> Vec<&Secret> {
-        self.secrets.iter().collect()
+        Letter::request(&self.client, request.headers(self.headers.clone()))
     }
 }
 

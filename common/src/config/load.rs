@@ -1,0 +1,93 @@
+//! From a path or a text to checked values, the same way for every program; and once more, when asked (SIGHUP).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::expand::Env;
+use super::shape::Shape;
+use super::{ConfigFaults, Findings, KeyPath, json, source};
+
+/// A program's configuration as checked values.
+pub trait Configuration: Sized {
+    /// Checks a file's text; `path` only stands in the messages.
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults>;
+
+    /// What is wrong without being fatal.
+    fn warnings(&self) -> &[String];
+
+    /// How much is configured, for people: `services: 3`.
+    fn extent(&self) -> String;
+
+    /// Reads and checks the file at `path`.
+    fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+        match source::read(path) {
+            Ok(text) => Self::parse(&text, path, env),
+            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
+        }
+    }
+}
+
+/// A file's text in the shape of its type `F`; what does not fit is in `findings` and left out. `usual_form` puts
+/// into that shape what may stand in the file in another.
+pub fn typed<F: JsonSchema + DeserializeOwned + Default>(
+    text: &str,
+    path: &Path,
+    usual_form: impl FnOnce(Value, &mut Findings) -> Value,
+    findings: &mut Findings,
+) -> Result<F, ConfigFaults> {
+    let mut tree = json::parse(text, findings)
+        .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
+    // The schema that a file names for its editor is no part of its shape.
+    if let Some(members) = tree.as_object_mut() {
+        members.remove("$schema");
+    }
+    let tree = Shape::of::<F>().check(usual_form(tree, findings), findings);
+    // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
+    // (without serde's words, which would show the value).
+    Ok(serde_json::from_value(tree).unwrap_or_else(|_| {
+        findings.fault(&KeyPath::root(), "has a value that does not fit its key");
+        F::default()
+    }))
+}
+
+type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// Where the configuration comes from, so that it can be read again.
+#[derive(Clone)]
+pub struct ConfigSource {
+    path: PathBuf,
+    env: Arc<SharedEnv>,
+}
+
+impl ConfigSource {
+    /// The file at `path`, with `env` as the environment that its variables are taken from.
+    pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { path, env: Arc::new(env) }
+    }
+
+    /// The file at `path`, with the variables of this process.
+    pub fn of_process(path: PathBuf) -> Self {
+        Self::new(path, |name| std::env::var(name).ok())
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads and checks the file as it is now.
+    pub fn load<C: Configuration>(&self) -> Result<C, ConfigFaults> {
+        C::load(&self.path, &*self.env)
+    }
+}
+
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigSource").field("path", &self.path).finish_non_exhaustive()
+    }
+}
