@@ -45,7 +45,7 @@ const ENGINE_SLOTS: usize = 16;
 /// Runs the agent until it is told to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(1)
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
