@@ -30,6 +30,8 @@ sweep() {
         folder="$(dirname "$pidfile")"
         if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder"; then
             as_root kill "$pid" 2>/dev/null || true
+            # One that hangs hears nothing else.
+            as_root kill -CONT "$pid" 2>/dev/null || true
             timeout 30 tail --pid="$pid" -f /dev/null || true
         fi
     done
@@ -100,6 +102,18 @@ bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed
 cargo build --quiet --workspace --bins --tests
 log="$(mktemp)"
 status=0
+say "== systemd unit"
+if have systemd-analyze; then
+    units="$(mktemp -d)"
+    for unit in dist/systemd/*.service; do
+        # It looks for the programs, too: these are the ones that were just built.
+        sed "s|/usr/bin/evenkeel|$REPO/target/debug/evenkeel|" "$unit" >"$units/${unit##*/}"
+    done
+    systemd-analyze verify --man=no "$units"/*.service || status=$?
+    rm -rf -- "$units"
+else
+    say "NOT CHECKED: the systemd unit (systemd-analyze is missing)"
+fi
 say "== API against its description"
 bash dist/scripts/check-api.sh || status=$?
 say "== tests of all packages"

@@ -8,6 +8,7 @@
 //! On a machine that has other work the spread tells how far to trust a figure.
 
 mod fakes;
+mod live;
 mod subject;
 
 use std::fs;
@@ -89,13 +90,15 @@ fn mib(bytes: u64) -> String {
 type Part = fn(&mut Table);
 
 /// What is measured, by the name that asks for it alone.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 8] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),
     ("cycles", cycles),
     ("registry", real_registry),
     ("updates", updates),
+    ("answers", live::answers),
+    ("hundred", live::hundred),
 ];
 
 fn main() -> std::process::ExitCode {
@@ -240,8 +243,7 @@ fn rest(table: &mut Table) {
             format!("{written} bytes, {same}"),
             Some(("nothing", written == 0 && on_disk() == before.1)),
         );
-        let (rss, anonymous) =
-            (agent.proc_number("status", "VmRSS") << 10, agent.proc_number("status", "RssAnon") << 10);
+        let (rss, anonymous) = agent.resident();
         let figure = format!("{} (of it {} not from files)", mib(rss), mib(anonymous));
         let target = limit.map(|limit| ("under 15 MiB", rss < limit));
         table.add(&format!("resident memory after 5 cycles, {services} services"), figure, target);

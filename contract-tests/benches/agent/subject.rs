@@ -65,6 +65,11 @@ impl Subject {
         subject
     }
 
+    /// `host:port` of its API.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) fn get(&self, path: &str) -> Value {
         request(&self.address, "GET", path, &[], &[]).map(|reply| reply.json()).unwrap_or_default()
     }
@@ -119,6 +124,11 @@ impl Subject {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
         let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
         number.unwrap_or_else(|| panic!("/proc/<pid>/{file} has no {key}"))
+    }
+
+    /// Resident memory in bytes, and how much of it comes from no file.
+    pub(crate) fn resident(&self) -> (u64, u64) {
+        (self.proc_number("status", "VmRSS") << 10, self.proc_number("status", "RssAnon") << 10)
     }
 
     /// SIGKILL.

@@ -1,0 +1,98 @@
+//! On the real engine: how soon the API answers while something else goes on, and what a hundred containers cost.
+
+use std::time::Duration;
+
+use contract_tests::{Asker, Fault, Image, PrivateEngine, Registry, World};
+use serde_json::json;
+
+use crate::subject::Subject;
+use crate::{Table, mib, shown};
+
+const PATHS: &[&str] = &["/status", "/health", "/audit?limit=100"];
+const SOON: Duration = Duration::from_millis(20);
+/// How long somebody asks while something hangs.
+const HANGS: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// Ends asking, and puts the times into the table.
+fn judge(table: &mut Table, what: &str, asker: Asker) {
+    let all = asker.stop();
+    let answered = all.iter().all(|one| one.answer.as_ref().is_ok_and(|code| [200, 503].contains(code)));
+    let mut times: Vec<Duration> = all.iter().map(|one| one.took).collect();
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    let figure = format!(
+        "p50 {}, p99 {}, greatest {} (n = {}{})",
+        shown(at(50)),
+        shown(at(99)),
+        shown(times[times.len() - 1]),
+        times.len(),
+        if answered { "" } else { "; NOT ALL ANSWERED" },
+    );
+    let what = format!("/status, /health, /audit in turn while {what}");
+    table.add(&what, figure, Some(("p99 under 50 ms", answered && at(99) < LIMIT)));
+}
+
+/// The API's answers during a deployment, and while registry or engine hang.
+pub(crate) fn answers(table: &mut Table) {
+    let (world, proxy, _) = World::behind_proxy("bench-api");
+    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let agent = Subject::start(world.folder(), &config, &world.engine.host());
+    agent.wait_polls(1, SOON);
+    let asker = Asker::start(agent.address(), PATHS);
+    for n in 2..5 {
+        world.push("web", &Image::good(&format!("v{n}")));
+        let updated = agent.count("updated");
+        agent.post("/trigger/web");
+        agent.wait_until(Duration::from_millis(500), "the update", || agent.count("updated") > updated);
+    }
+    judge(table, "three updates are pulled, started and proven", asker);
+    proxy.set(Fault::Hang);
+    agent.post("/trigger/web");
+    let asker = Asker::start(agent.address(), PATHS);
+    std::thread::sleep(HANGS);
+    judge(table, "the registry hangs", asker);
+    drop(agent);
+
+    let registry = Registry::start_for_private_engine();
+    let private = PrivateEngine::start(&registry);
+    let mut world = World::with("bench-hang", &private.engine(), registry);
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &[]);
+    world.project.up();
+    let mut config = world.config(&[world.entry("web", &["web:latest"])]);
+    config["docker_health"] = json!({"check_interval": 5, "timeout": 1});
+    let agent = Subject::start(world.folder(), &config, &world.engine.host());
+    agent.wait_polls(1, SOON);
+    private.hang();
+    agent.post("/trigger/web");
+    let asker = Asker::start(agent.address(), PATHS);
+    std::thread::sleep(HANGS);
+    judge(table, "the engine hangs", asker);
+    private.go_on();
+}
+
+/// Memory of an agent that measures a hundred containers.
+pub(crate) fn hundred(table: &mut Table) {
+    let mut world = World::new("bench-hundred");
+    world.push("web", &Image::without_health_check("v1"));
+    world.service("web", "web", &["scale: 100", "stop_grace_period: 1s"]);
+    world.project.up();
+    let mut config = world.config(&[world.entry("web", &["web:latest"])]);
+    config["monitor"] = json!({"stats_interval": 3});
+    let agent = Subject::start(world.folder(), &config, &world.engine.host());
+    let measured = || {
+        let service = agent.get("/status/web");
+        let all = service["containers"].as_array().cloned().unwrap_or_default();
+        all.iter().filter(|one| one["cpu_percent"].is_number()).count()
+    };
+    agent.wait_until(Duration::from_millis(200), "a hundred containers to be measured", || measured() == 100);
+    // Some more passes.
+    std::thread::sleep(Duration::from_secs(30));
+    let figure = agent.resident();
+    table.add(
+        "resident memory after half a minute of measuring 100 containers every 3 s",
+        format!("{} (of it {} not from files)", mib(figure.0), mib(figure.1)),
+        Some(("under 20 MiB", figure.0 < 20 << 20)),
+    );
+}
