@@ -12,6 +12,7 @@ use evenkeel_common::http::{self, Limits, Seats};
 use evenkeel_common::queue::{self, Outbox};
 use evenkeel_common::store::{self, MemoryStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
+use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -34,7 +35,6 @@ use crate::tasks::poller::{PollState, Poller};
 use crate::tasks::publisher::Publisher;
 use crate::tasks::push::PushPoller;
 use crate::tasks::services::{Origin, Services};
-use crate::tasks::systemd::{self, ServiceManager, Watchdog};
 use crate::tasks::worker::{Projects, Record, World};
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
@@ -179,7 +179,9 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     };
     let monitor = Monitor { fleet: fleet.clone(), engine: engine.clone(), live: live.clone() };
     let within = systemd::watchdog(&|name| std::env::var_os(name));
-    let watchdog = Watchdog { manager: manager.clone(), fleet: fleet.clone(), within };
+    let alive = fleet.clone();
+    let proof = move || alive.clone().round_trip();
+    let signs = systemd::give_signs(manager.clone(), within, proof, supervisor.token());
     let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), last_nano: 0 };
     let api = Api {
         fleet,
@@ -199,7 +201,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let limits = Limits::default();
     let filter = routes(api, &listening.allowed_hosts, limits);
 
-    let count = services.workers().borrow().len();
+    let what = services.fleet_in_words();
     supervisor.spawn("services", services.run(hangups));
     supervisor.spawn("monitor", monitor.run(supervisor.token()));
     supervisor.spawn("daemon health", health.run(supervisor.token()));
@@ -216,8 +218,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         stopping.cancelled().await;
         said(AuditEntry::new(at.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
     });
-    supervisor.spawn("service manager", watchdog.run(supervisor.token()));
-    manager.ready(count);
+    supervisor.spawn("service manager", signs);
+    manager.ready(&what);
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
 }
 

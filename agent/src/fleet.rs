@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_common::wire::{ServiceStatus, StatusReport};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, future, stream};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,6 +53,17 @@ impl Fleet {
     /// All workers, and when they are others.
     pub fn watch_workers(&self) -> watch::Receiver<Workers> {
         self.workers.clone()
+    }
+
+    /// Ends when every worker has answered. One that is just being exchanged does not count.
+    pub async fn round_trip(self: Arc<Self>) {
+        let ping = |worker: &Handle| {
+            let (reply, answer) = oneshot::channel();
+            let _ = worker.inbox.send(Command::Ping(reply));
+            answer
+        };
+        let answers: Vec<_> = self.workers().iter().map(ping).collect();
+        future::join_all(answers).await;
     }
 
     fn worker(&self, name: &str) -> Result<Handle, FleetError> {

@@ -11,6 +11,7 @@
 //! | [`queue`] | entries that wait for their destinations, durably |
 //! | [`store`] | durable key/value state |
 //! | [`supervisor`] | named tasks, signals, stopping |
+//! | [`systemd`] | telling the service manager how the program is |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
 //! | [`page`] | a dashboard as one document |
@@ -30,6 +31,7 @@ pub mod secret;
 pub mod sse;
 pub mod store;
 pub mod supervisor;
+pub mod systemd;
 pub mod telemetry;
 pub mod tls;
 pub mod wire;

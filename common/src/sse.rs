@@ -175,7 +175,7 @@ mod tests {
     use crate::journal::Journal;
 
     fn feed(frames: impl Stream<Item = Frame> + Send + Sync + 'static, seats: &Seats) -> Feed {
-        let seat = seats.take(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let seat = seats.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let now = Instant::now();
         Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: seat }
     }
@@ -256,7 +256,7 @@ mod tests {
         let seats = Seats::new(1, 1);
         let journal = Journal::new(10, 1);
         let stop = CancellationToken::new();
-        let seat = seats.take(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let seat = seats.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let response = reply(numbers(&journal, 0), stop.clone(), seat);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["x-accel-buffering"], "no");

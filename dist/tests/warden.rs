@@ -59,14 +59,18 @@ impl Warden {
     }
 
     fn spawn(folder: &Path) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        Self::command(folder).spawn().expect("the program is built")
+    }
+
+    fn command(folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        command
             .args(["--mode", "warden", "--config"])
             .arg(folder.join("warden.json"))
             .env_clear()
             .envs([("PEOPLE", PEOPLE), ("AGENT", AGENT)])
-            .stderr(fs::File::create(folder.join("log")).unwrap())
-            .spawn()
-            .expect("the program is built")
+            .stderr(fs::File::create(folder.join("log")).unwrap());
+        command
     }
 
     fn wait(&self) {
@@ -92,6 +96,34 @@ impl Warden {
             assert!(start.elapsed() < PATIENCE, "it does not stop: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn hang_up(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    }
+
+    fn eventually(&self, what: &str, holds: impl Fn(&Self) -> Result<(), String>) {
+        let start = Instant::now();
+        while let Err(last) = holds(self) {
+            assert!(start.elapsed() < Duration::from_mins(1), "{what}: {last}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Writes another configuration, these agents and that token for people, and has it read.
+    fn reload(&self, people: &str, agents: &Value) {
+        let path = self.folder.path().join("warden.json");
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        config["api"]["token"] = json!(people);
+        config["agents"] = agents.clone();
+        let before = self.log().matches("the configuration was read again").count();
+        fs::write(&path, config.to_string()).unwrap();
+        self.hang_up();
+        self.eventually("the file is read", |warden| {
+            let count = warden.log().matches("the configuration was read again").count();
+            if count > before { Ok(()) } else { Err(format!("{count} times")) }
+        });
     }
 
     fn restart(&mut self) {
@@ -175,8 +207,12 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
     assert!(!more.contains("entry 4"), "{more}");
     assert_eq!(warden.machine()["missing"], 0);
 
-    // Whatever is older than a second survives SIGKILL.
-    std::thread::sleep(Duration::from_millis(1200));
+    // What is in the file survives SIGKILL, and it is there soon.
+    warden.eventually("the last entry is in the file", |warden| {
+        let text = fs::read_to_string(warden.folder.path().join("s.json")).unwrap_or_default();
+        let state: Value = serde_json::from_str(&text).unwrap_or_default();
+        if state["machines"][0]["counts"]["info"] == 4 { Ok(()) } else { Err(text) }
+    });
     warden.signal("-KILL");
     warden.restart();
     assert_eq!(warden.machine()["counts_by_level"]["info"], 4);
@@ -192,6 +228,115 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
         .unwrap()
         .filter_map(|file| file.ok()?.file_name().into_string().ok());
     assert_eq!(kept.filter(|name| name.starts_with("s.json.damaged-")).count(), 1);
+}
+
+#[test]
+fn a_reload_exchanges_agents_and_tokens_and_keeps_entries_and_streams() {
+    const OTHER: &str = "0123456789abcdef-other";
+    let warden = Warden::start();
+    let agent = |id: &str, token: &str| json!({"id": id, "url": "http://127.0.0.1:1", "token": token});
+    let code = |answer: String| answer.split(' ').nth(1).unwrap().to_owned();
+    assert_eq!(code(warden.post(AGENT, 1)), "200");
+    let follow = format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n");
+    let mut stream = warden.stream(&follow);
+    until(&mut stream, "entry 1");
+
+    warden.reload("$PEOPLE", &json!([agent("b", OTHER), agent("a", "$AGENT")]));
+    assert_eq!(code(warden.post(OTHER, 2)), "200", "an agent that is new");
+    until(&mut stream, "\"agent\":\"b\"}");
+    assert_eq!(code(warden.post(AGENT, 3)), "200");
+    until(&mut stream, "entry 3");
+    warden.eventually("the new agent is asked how it is", |warden| {
+        let machine = warden.machine();
+        if machine["id"] == "b" && machine["online"] == false { Ok(()) } else { Err(machine.to_string()) }
+    });
+
+    warden.reload("$PEOPLE", &json!([agent("a", OTHER)]));
+    let machine = warden.machine();
+    assert_eq!((&machine["last_seq"], &machine["missing"]), (&json!(3), &json!(1)), "a is known still");
+    assert_eq!(code(warden.post(AGENT, 4)), "401", "a token that is gone");
+    assert_eq!(code(warden.post(OTHER, 5)), "200");
+    until(&mut stream, "entry 5");
+
+    // A file with faults changes nothing.
+    warden.reload("$NOPE", &json!([agent("a", AGENT)]));
+    assert!(warden.log().contains("api.token: the environment variable NOPE is not set"), "{}", warden.log());
+    assert_eq!(code(warden.post(OTHER, 6)), "200");
+    until(&mut stream, "entry 6");
+
+    // Who came in with a token that is gone is sent away; others would stay.
+    warden.reload("0123456789abcdef-new-people", &json!([agent("a", OTHER)]));
+    // The last chunk of the chunked coding; the connection may stay.
+    until(&mut stream, "0\r\n\r\n");
+    assert!(warden.ask(&follow.replace("host", "connection: close\r\nhost")).starts_with("HTTP/1.1 401"));
+    let follow = follow.replace(PEOPLE, "0123456789abcdef-new-people");
+    until(&mut warden.stream(&follow), "entry 6");
+    assert!(!warden.log().contains(OTHER) && !warden.log().contains(AGENT), "{}", warden.log());
+}
+
+#[test]
+fn a_second_warden_on_the_same_state_is_refused() {
+    let mut warden = Warden::start();
+    warden.post(AGENT, 1);
+    let second = tempfile::tempdir().unwrap();
+    let mut config: Value =
+        serde_json::from_str(&fs::read_to_string(warden.folder.path().join("warden.json")).unwrap()).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    config["api"]["address"] = json!([format!("127.0.0.1:{port}")]);
+    // The same file by another name.
+    let link = second.path().join("link.json");
+    warden.eventually("the file is there", |warden| {
+        std::os::unix::fs::symlink(warden.folder.path().join("s.json"), &link).ok();
+        fs::metadata(&link).map(drop).map_err(|error| error.to_string())
+    });
+    config["api"]["state_path"] = json!(link);
+    fs::write(second.path().join("warden.json"), config.to_string()).unwrap();
+    let status = Warden::command(second.path()).status().unwrap();
+    let said = fs::read_to_string(second.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("s.json is in use by another warden"), "{said}");
+    assert!(warden.post(AGENT, 2).starts_with("HTTP/1.1 200"), "the first goes on");
+    // The lock ends with the process, however that ends.
+    warden.signal("-KILL");
+    warden.restart();
+}
+
+#[test]
+fn the_service_manager_is_told_how_the_warden_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    let hear = || {
+        let mut buffer = [0; 500];
+        let count = manager.recv(&mut buffer).expect("a message in time");
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    };
+    let hear_more = || loop {
+        let message = hear();
+        if message != "WATCHDOG=1\n" {
+            return message;
+        }
+    };
+    let mut warden = Warden::start();
+    warden.signal("-TERM");
+    let mut command = Warden::command(warden.folder.path());
+    warden.child = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").spawn().unwrap();
+    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 1 agents\n");
+    for _ in 0..3 {
+        assert_eq!(hear(), "WATCHDOG=1\n");
+    }
+    warden.reload("$PEOPLE", &json!([]));
+    assert!(hear_more().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 0 agents\n");
+    warden.reload("$NOPE", &json!([]));
+    assert!(hear_more().starts_with("RELOADING=1"));
+    assert_eq!(
+        hear_more(),
+        "READY=1\nSTATUS=listening to 0 agents; the file has faults and is not in force\n"
+    );
+    assert_eq!(warden.signal("-TERM"), Some(0));
+    assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
 }
 
 /// What a stream that ended properly had left.

@@ -9,12 +9,14 @@ use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::http;
 use evenkeel_common::supervisor::{self, Supervisor};
+use evenkeel_common::systemd::{self, ServiceManager};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::access::Access;
-use crate::config::Config;
+use crate::config::{Config, ConfigSource};
 use crate::heartbeat::Heartbeat;
-use crate::http::{Api, Metrics, limits, routes, stream_seats};
+use crate::http::{Api, Metrics, limits, request_seats, routes, stream_seats};
+use crate::live::Reload;
 use crate::ring::Ring;
 use crate::state_file::{self, State, StateFile};
 
@@ -24,51 +26,65 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const OTHER_FILES: u64 = 256;
 
 /// Runs the warden until it is told to stop.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, source))
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let signals = supervisor::signals().context("cannot listen for signals")?;
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let manager = Arc::new(ServiceManager::new(&|name| std::env::var_os(name)));
     let limits = limits();
     open_more_files(limits.connections as u64 + OTHER_FILES);
     let listeners = http::bind(&config.addresses)?;
 
-    let (state, damage) = match &config.state_path {
+    let state_path = config.state_path.clone();
+    let _lock = state_path.as_deref().map(state_file::lock).transpose()?;
+    let (state, damage) = match &state_path {
         Some(path) => state_file::load(path, clock.as_ref()),
         None => (State::default(), None),
     };
     if let Some(damage) = damage {
         tracing::error!("{damage}");
     }
-    let ids: Vec<String> = config.agents.iter().map(|agent| agent.id.clone()).collect();
-    let ring = Arc::new(Ring::new(ids.iter().cloned(), state, clock));
+    let ring = Arc::new(Ring::new(config.agents.iter().map(|agent| agent.id.clone()), state, clock));
 
     let mut supervisor = Supervisor::new();
+    tracing::info!(api = ?config.addresses, agents = config.agents.len(), "ready");
+    let reload = Reload::new(config, source.clone(), ring.clone(), manager.clone(), supervisor.token());
+    let what = reload.in_words();
     let api = Api {
-        access: Access::new(&config.token, config.agents.iter().map(|agent| &agent.token)),
-        ids: Arc::new(ids),
+        live: reload.live(),
         ring: ring.clone(),
         seats: stream_seats(),
+        requests: request_seats(),
         metrics: Arc::new(Metrics::default()),
-        stop: supervisor.token(),
     };
-    let agents = config.agents.len();
-    let heartbeat = Heartbeat::new(config.agents, ring.clone())?;
+    let heartbeat = Heartbeat::new(reload.live(), ring.clone())?;
 
-    if let Some(path) = config.state_path {
+    let within = systemd::watchdog(&|name| std::env::var_os(name));
+    let alive = ring.clone();
+    let proof = move || {
+        // Whoever can have all that is kept waits for nobody.
+        drop(alive.state());
+        std::future::ready(())
+    };
+    let signs = systemd::give_signs(manager.clone(), within, proof, supervisor.token());
+    if let Some(path) = state_path {
         let file = StateFile::new(path, ring);
         supervisor.spawn_delivery("state file", file.run(supervisor.delivery_token()));
     }
     supervisor.spawn("heartbeat", heartbeat.run(supervisor.token()));
     supervisor.spawn("api", http::serve(listeners, routes(api, limits), limits, supervisor.token()));
-    tracing::info!(api = ?config.addresses, agents, "ready");
+    supervisor.spawn("reload", reload.run(hangups));
+    supervisor.spawn("service manager", signs);
+    manager.ready(&what);
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
 }
 

@@ -60,5 +60,5 @@ pub fn perform(task: Task, config: &Path) -> ExitCode {
 /// Runs the warden: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
     let source = ConfigSource::of_process(args.config.clone());
-    cli::run("evenkeel-warden", &source, &args.flags, app::run)
+    cli::run("evenkeel-warden", &source, &args.flags, |config| app::run(config, &source))
 }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AgentConfig;
+use crate::live::Watch;
 use crate::ring::Ring;
 
 /// Time between two rounds (spec 8).
@@ -29,14 +30,14 @@ pub struct HeartbeatError(#[from] reqwest::Error);
 /// The task.
 pub struct Heartbeat {
     client: Client,
-    agents: Vec<AgentConfig>,
+    live: Watch,
     ring: Arc<Ring>,
     interval: Duration,
 }
 
 impl Heartbeat {
-    /// A heartbeat of these agents into that ring.
-    pub fn new(agents: Vec<AgentConfig>, ring: Arc<Ring>) -> Result<Self, HeartbeatError> {
+    /// A heartbeat of the agents in force into that ring.
+    pub fn new(live: Watch, ring: Arc<Ring>) -> Result<Self, HeartbeatError> {
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config())
             .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
@@ -45,7 +46,7 @@ impl Heartbeat {
             .no_proxy()
             .pool_max_idle_per_host(0)
             .build()?;
-        Ok(Self { client, agents, ring, interval: INTERVAL })
+        Ok(Self { client, live, ring, interval: INTERVAL })
     }
 
     /// Another time between two rounds, for tests.
@@ -55,28 +56,30 @@ impl Heartbeat {
         self
     }
 
-    /// Asks until `stop` is cancelled, beginning now.
-    pub async fn run(self, stop: CancellationToken) {
+    /// Asks until `stop` is cancelled, beginning now, and at once when there are others to ask.
+    pub async fn run(mut self, stop: CancellationToken) {
         let mut due = Instant::now();
         loop {
+            let agents = self.live.borrow_and_update().clone();
             tokio::select! {
-                () = self.round() => {}
+                () = self.round(&agents.agents) => {}
                 () = stop.cancelled() => return,
             }
             due = (due + self.interval).max(Instant::now());
             tokio::select! {
                 () = sleep_until(due) => {}
+                Ok(()) = self.live.changed() => due = Instant::now(),
                 () = stop.cancelled() => return,
             }
         }
     }
 
-    async fn round(&self) {
-        join_all(self.agents.iter().enumerate().map(|(place, agent)| async move {
+    async fn round(&self, agents: &[AgentConfig]) {
+        join_all(agents.iter().map(|agent| async move {
             let outcome = timeout(DEADLINE, self.ask(agent)).await;
             let outcome =
                 outcome.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())));
-            self.ring.heard(place, outcome);
+            self.ring.heard(&agent.id, outcome);
         }))
         .await;
     }

@@ -5,6 +5,7 @@
 //! | [`app`] | the composition root: one line a task |
 //! | [`cli`] | flags and exit codes |
 //! | [`config`] | the configuration file, every fault at once |
+//! | [`live`] | the configuration in force, read again on SIGHUP |
 //! | [`access`] | tokens: who may ask |
 //! | [`entry`] | an agent's entry as it comes, and as it is kept |
 //! | [`machines`], [`seen`] | pure: who is online, what came, what is missing |
@@ -24,6 +25,7 @@ pub mod config;
 pub mod entry;
 pub mod heartbeat;
 pub mod http;
+pub mod live;
 pub mod machines;
 pub mod ring;
 pub mod seen;

@@ -87,9 +87,19 @@ impl Machines {
         &self.machines
     }
 
-    /// Counts an entry of the agent at `place`; `false` when it came before and must not be stored again.
-    pub fn arrived(&mut self, place: usize, entry: &FleetEntry, now: Timestamp) -> bool {
-        let Some(machine) = self.machines.get_mut(place) else { return false };
+    /// The one of this id.
+    pub fn of(&self, id: &str) -> Option<&Machine> {
+        self.machines.iter().find(|machine| machine.id == id)
+    }
+
+    fn of_mut(&mut self, id: &str) -> Option<&mut Machine> {
+        self.machines.iter_mut().find(|machine| machine.id == id)
+    }
+
+    /// Counts an entry of its agent; `false` when it came before and must not be stored again, or its agent is no
+    /// longer configured.
+    pub fn arrived(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
+        let Some(machine) = self.of_mut(&entry.agent) else { return false };
         if !machine.is_new(entry) {
             machine.repeats += 1;
             return false;
@@ -102,8 +112,8 @@ impl Machines {
 
     /// Notes a heartbeat; the entry to store when it changes what is known (spec 3.3). The first success of an agent
     /// is as expected and says nothing, the first failure does.
-    pub fn heard(&mut self, place: usize, outcome: Result<(), String>, now: Timestamp) -> Option<FleetEntry> {
-        let machine = self.machines.get_mut(place)?;
+    pub fn heard(&mut self, id: &str, outcome: Result<(), String>, now: Timestamp) -> Option<FleetEntry> {
+        let machine = self.of_mut(id)?;
         let was = machine.online.replace(outcome.is_ok());
         if was == machine.online {
             return None;
@@ -160,12 +170,12 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
-    fn entry(seq: Option<u64>, second: i64) -> FleetEntry {
+    fn entry(agent: &str, seq: Option<u64>, second: i64) -> FleetEntry {
         let text = format!(
             r#"{{"timestamp":"{}","service":"web","event":"updated","message":"m","level":"info"}}"#,
             at(second)
         );
-        FleetEntry { seq, ..serde_json::from_str(&text).unwrap() }
+        FleetEntry { seq, agent: agent.to_owned(), ..serde_json::from_str(&text).unwrap() }
     }
 
     fn two() -> Machines {
@@ -175,9 +185,9 @@ mod tests {
     #[test]
     fn an_entry_that_is_sent_again_counts_once() {
         let mut machines = two();
-        assert!(machines.arrived(0, &entry(Some(1), 1), at(1)));
-        assert!(!machines.arrived(0, &entry(Some(1), 1), at(2)));
-        assert!(machines.arrived(1, &entry(Some(1), 1), at(2)), "each agent counts for itself");
+        assert!(machines.arrived(&entry("a", Some(1), 1), at(1)));
+        assert!(!machines.arrived(&entry("a", Some(1), 1), at(2)));
+        assert!(machines.arrived(&entry("b", Some(1), 1), at(2)), "each agent counts for itself");
         let a = &machines.records()[0];
         assert_eq!((a.counts_by_level.info, a.last_entry, a.last_seq), (1, Some(at(1)), Some(1)));
         assert_eq!(machines.all()[0].repeats(), 1);
@@ -187,7 +197,7 @@ mod tests {
     fn entries_without_a_number_are_all_new() {
         let mut machines = two();
         for _ in 0..3 {
-            assert!(machines.arrived(0, &entry(None, 1), at(1)));
+            assert!(machines.arrived(&entry("a", None, 1), at(1)));
         }
         assert_eq!(machines.records()[0].counts_by_level.total(), 3);
         assert_eq!(machines.records()[0].last_seq, None);
@@ -197,11 +207,11 @@ mod tests {
     fn gaps_are_shown_and_closed_by_late_entries() {
         let mut machines = two();
         for seq in [10, 14] {
-            machines.arrived(0, &entry(Some(seq), 1), at(1));
+            machines.arrived(&entry("a", Some(seq), 1), at(1));
         }
         assert_eq!(machines.records()[0].missing, 3);
         for seq in [12, 11, 13] {
-            assert!(machines.arrived(0, &entry(Some(seq), 1), at(2)));
+            assert!(machines.arrived(&entry("a", Some(seq), 1), at(2)));
         }
         assert_eq!(machines.records()[0].missing, 0);
     }
@@ -210,19 +220,19 @@ mod tests {
     fn an_agent_that_counts_anew_loses_nothing() {
         let mut machines = two();
         for seq in 1..=100 {
-            machines.arrived(0, &entry(Some(seq), 100), at(100));
+            machines.arrived(&entry("a", Some(seq), 100), at(100));
         }
         // Its state was wiped: it begins at 1 again, with younger entries.
         for seq in 1..=3 {
-            assert!(machines.arrived(0, &entry(Some(seq), 200 + i64::try_from(seq).unwrap()), at(210)));
+            assert!(machines.arrived(&entry("a", Some(seq), 200 + i64::try_from(seq).unwrap()), at(210)));
         }
-        assert!(!machines.arrived(0, &entry(Some(2), 202), at(211)), "and a repeat is still one");
+        assert!(!machines.arrived(&entry("a", Some(2), 202), at(211)), "and a repeat is still one");
         let record = &machines.records()[0];
         assert_eq!((record.last_seq, record.missing, record.counts_by_level.info), (Some(3), 0, 103));
         // A number that is far off is another count too, not a gap of millions.
-        assert!(machines.arrived(0, &entry(Some(1 << 50), 220), at(220)));
+        assert!(machines.arrived(&entry("a", Some(1 << 50), 220), at(220)));
         assert_eq!(machines.records()[0].missing, 0);
-        assert!(machines.arrived(0, &entry(Some(1), 220), at(220)));
+        assert!(machines.arrived(&entry("a", Some(1), 220), at(220)));
         assert_eq!(machines.records()[0].last_seq, Some(1));
     }
 
@@ -230,19 +240,19 @@ mod tests {
     fn only_changes_of_a_heartbeat_are_entries() {
         let mut machines = two();
         let dead = || Err("connection refused".to_owned());
-        assert_eq!(machines.heard(0, Ok(()), at(0)), None, "as expected");
-        assert_eq!(machines.heard(0, Ok(()), at(30)), None);
-        let offline = machines.heard(0, dead(), at(60)).unwrap();
+        assert_eq!(machines.heard("a", Ok(()), at(0)), None, "as expected");
+        assert_eq!(machines.heard("a", Ok(()), at(30)), None);
+        let offline = machines.heard("a", dead(), at(60)).unwrap();
         assert_eq!(
             serde_json::to_string(&offline).unwrap(),
             r#"{"timestamp":"2023-11-14T22:14:20Z","machine":"a","service":"warden","event":"agent_offline","message":"a does not answer","level":"warning","reason":"connection refused","agent":"a"}"#
         );
-        assert_eq!(machines.heard(0, dead(), at(90)), None);
-        let online = machines.heard(0, Ok(()), at(120)).unwrap();
+        assert_eq!(machines.heard("a", dead(), at(90)), None);
+        let online = machines.heard("a", Ok(()), at(120)).unwrap();
         assert_eq!((online.event.as_str(), online.level.as_str()), ("agent_online", "info"));
         assert_eq!(online.message, "a answers again after 1 min");
-        assert_eq!(machines.heard(1, dead(), at(0)).unwrap().event, "agent_offline", "dead from the start");
-        assert_eq!(machines.heard(7, Ok(()), at(0)), None);
+        assert_eq!(machines.heard("b", dead(), at(0)).unwrap().event, "agent_offline", "dead from the start");
+        assert_eq!(machines.heard("z", Ok(()), at(0)), None);
         let records = machines.records();
         assert_eq!((records[0].online, records[0].since), (Some(true), Some(at(120))));
         assert_eq!(records[1].reason.as_deref(), Some("connection refused"));
@@ -251,14 +261,14 @@ mod tests {
     #[test]
     fn the_next_life_knows_what_this_one_knew() {
         let mut machines = two();
-        machines.arrived(1, &entry(Some(5), 1), at(1));
-        machines.heard(1, Err("gone".into()), at(2));
+        machines.arrived(&entry("b", Some(5), 1), at(1));
+        machines.heard("b", Err("gone".into()), at(2));
         let text = serde_json::to_string(machines.all()).unwrap();
         let ids = ["c".to_owned(), "b".to_owned()];
         let mut next = Machines::new(ids, &serde_json::from_str::<Vec<Machine>>(&text).unwrap());
         assert_eq!(next.records()[1], machines.records()[1]);
-        assert!(!next.arrived(1, &entry(Some(5), 1), at(3)));
-        assert_eq!(next.heard(1, Err("gone".into()), at(3)), None, "it was offline before");
+        assert!(!next.arrived(&entry("b", Some(5), 1), at(3)));
+        assert_eq!(next.heard("b", Err("gone".into()), at(3)), None, "it was offline before");
         assert_eq!(next.all()[0].id(), "c");
     }
 }

@@ -54,11 +54,18 @@ impl Ring {
         }
     }
 
-    /// Stores an entry of the agent at `place`, unless it came before; says whether it did not.
-    pub fn take(&self, place: usize, entry: &FleetEntry) -> bool {
+    /// Has these agents from now on; those that stay keep what is known of them.
+    pub fn know(&self, ids: impl IntoIterator<Item = String>) {
+        let mut machines = self.machines();
+        *machines = Machines::new(ids, machines.all());
+        self.changed();
+    }
+
+    /// Stores an entry of its agent, unless it came before; says whether it did not.
+    pub fn take(&self, entry: &FleetEntry) -> bool {
         let line = sse::json(entry);
         let mut machines = self.machines();
-        let is_new = machines.arrived(place, entry, self.clock.now());
+        let is_new = machines.arrived(entry, self.clock.now());
         if is_new {
             self.entries.append(line);
         }
@@ -67,14 +74,14 @@ impl Ring {
     }
 
     /// Notes what a heartbeat found; a change is an entry.
-    pub fn heard(&self, place: usize, outcome: Result<(), String>) {
+    pub fn heard(&self, agent: &str, outcome: Result<(), String>) {
         let mut machines = self.machines();
-        let before = machines.all().get(place).and_then(Machine::online);
-        if let Some(entry) = machines.heard(place, outcome, self.clock.now()) {
+        let before = machines.of(agent).and_then(Machine::online);
+        if let Some(entry) = machines.heard(agent, outcome, self.clock.now()) {
             tracing::info!(agent = entry.agent, reason = entry.reason, "{}", entry.event);
             self.entries.append(sse::json(&entry));
         }
-        if machines.all().get(place).and_then(Machine::online) != before {
+        if machines.of(agent).and_then(Machine::online) != before {
             self.changed();
         }
     }

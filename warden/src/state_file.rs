@@ -3,7 +3,9 @@
 //! It is written within a second of a change and when the program stops, whole or not at all. A file that cannot be
 //! read is moved aside, said loudly, and the warden begins afresh.
 
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +70,29 @@ pub fn load(path: &Path, clock: &dyn Clock) -> (State, Option<String>) {
     };
     (State::default(), Some(warning))
 }
+
+/// Takes the state for this process, for as long as what is returned lives. A second warden on it is an error. Where
+/// no lock can be made no state can be written either; that is told when it is tried.
+pub fn lock(path: &Path) -> Result<Option<File>, InUse> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let beside = path.with_added_extension("lock");
+    // Not the state file itself: each write puts another in its place.
+    match OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&beside) {
+        Ok(file) => match file.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(InUse(path)),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
+        },
+        Err(error) => {
+            tracing::warn!(path = %beside.display(), %error, "the state cannot be locked against a second warden");
+            Ok(None)
+        }
+    }
+}
+
+/// Another warden has the state.
+#[derive(Debug, thiserror::Error)]
+#[error("api.state_path: {0} is in use by another warden; allowed: a file of its own for each")]
+pub struct InUse(PathBuf);
 
 fn read(path: &Path) -> io::Result<State> {
     let metadata = std::fs::metadata(path)?;

@@ -11,7 +11,6 @@
 //! | `daemon_health.rs` | asks whether the engine answers |
 //! | `monitor.rs` | measures what the containers use |
 //! | `services.rs` | starts the workers, and others when the configuration is read again |
-//! | `systemd.rs` | tells the service manager that all this lives |
 //! | `outcome.rs` | how a deployment ended, for those who count |
 //! | `publisher.rs` | makes the status frames that all streams share |
 //! | `push.rs` | polls the services whose image was just pushed |
@@ -28,5 +27,4 @@ pub mod poller;
 pub mod publisher;
 pub mod push;
 pub mod services;
-pub mod systemd;
 pub mod worker;

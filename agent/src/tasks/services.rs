@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
 use crate::audit::{Deliveries, Settings, delivery};
-use crate::config::{Config, ConfigFaults, ConfigSource, RegistryConfig, ServiceConfig};
+use crate::config::{Config, ConfigSource, RegistryConfig, ServiceConfig};
 use crate::fleet::Workers;
 use crate::live::Live;
 use crate::ports::registry::{CurrentRegistry, RegistryClient};
@@ -24,7 +25,6 @@ use crate::ports::{Registry, Urgency};
 use crate::service::Durable;
 
 use super::cycle::Cycle;
-use super::systemd::ServiceManager;
 use super::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
 
 /// Longest time that the workers get to end; each has a shorter one of its own.
@@ -141,10 +141,15 @@ impl Services {
         let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
         match loaded {
             Ok(Ok(config)) => self.take_over(config).await,
-            Ok(Err(faults)) => self.refuse(&in_one_line(&faults)),
+            Ok(Err(faults)) => self.refuse(&faults.in_one_line()),
             Err(_) => self.refuse("reading the file failed"),
         }
-        self.manager.ready(self.workers.borrow().len());
+        self.manager.ready(&self.fleet_in_words());
+    }
+
+    /// What the program does, for the service manager.
+    pub fn fleet_in_words(&self) -> String {
+        format!("watching {} services", self.workers.borrow().len())
     }
 
     fn refuse(&self, reason: &str) {
@@ -356,10 +361,6 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
         keep("state.path", &old.state_path, &mut new.state_path),
     ];
     kept.into_iter().flatten().collect()
-}
-
-fn in_one_line(faults: &ConfigFaults) -> String {
-    faults.to_string().lines().collect::<Vec<_>>().join("; ")
 }
 
 /// What is blocked in a project by services other than `name`, as they show it now.

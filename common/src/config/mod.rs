@@ -188,6 +188,11 @@ impl ConfigFaults {
         Self { path: path.to_owned(), faults, warnings }
     }
 
+    /// All faults on one line.
+    pub fn in_one_line(&self) -> String {
+        self.to_string().lines().collect::<Vec<_>>().join("; ")
+    }
+
     /// A file of which nothing can be used.
     pub fn one(path: &Path, what: impl Into<String>) -> Self {
         Self::new(path, vec![Finding { at: KeyPath::root(), what: what.into() }], Vec::new())

@@ -36,8 +36,8 @@ pub use warp::reply::Response;
 pub use bind::{BindError, bind};
 pub use guard::Guard;
 pub use reply::{error, json};
-pub use routes::{Request, Routes};
-pub use seats::{Seat, Seats};
+pub use routes::{Permit, Request, Routes};
+pub use seats::{Seat, Seats, too_many};
 pub use server::{Arrival, serve};
 
 /// What a client may take from us (DECISIONS 6).

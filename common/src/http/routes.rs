@@ -53,8 +53,11 @@ impl Request {
 
 type Handler<S> = Box<dyn Fn(S, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
+/// Leave to be read and handled; given back when the answer is there.
+pub type Permit = Box<dyn Send>;
+
 /// Looks at a request before its body is read.
-type Admit<S> = fn(&S, &HeaderMap) -> Result<(), Response>;
+type Admit<S> = fn(&S, &HeaderMap) -> Result<Permit, Response>;
 
 struct Route<S> {
     method: Method,
@@ -92,17 +95,17 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        self.route_admitting(method, path, |_, _| Ok(()), handler)
+        self.route_admitting(method, path, |_, _| Ok(Box::new(())), handler)
     }
 
     /// The same for an endpoint with a login: `admit` refuses by the head alone, and the body of a stranger is not
-    /// kept.
+    /// kept. What it gives lasts as long as the request.
     #[must_use]
     pub fn route_admitting<F>(
         mut self,
         method: Method,
         path: &'static str,
-        admit: fn(&S, &HeaderMap) -> Result<(), Response>,
+        admit: fn(&S, &HeaderMap) -> Result<Permit, Response>,
         handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -168,9 +171,10 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         if !is_well_encoded(query) {
             return error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8");
         }
-        if let Err(refusal) = (route.admit)(&self.state, &headers) {
-            return self.turn_away(refusal, &headers, body).await;
-        }
+        let _permit = match (route.admit)(&self.state, &headers) {
+            Ok(permit) => permit,
+            Err(refusal) => return self.turn_away(refusal, &headers, body).await,
+        };
         let body = match self.read(&route.method, &headers, body).await {
             Ok(body) => body,
             Err(refusal) => return refusal,

@@ -110,7 +110,7 @@ impl Server {
 
     fn open(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let Some(seat) = self.seats.take(peer.ip()) else {
+        let Some(seat) = self.seats.take_for(peer.ip()) else {
             // The socket's buffer is empty, so this fits, or the client does without.
             let _ = stream.try_write(FULL.as_bytes());
             return;

@@ -14,14 +14,20 @@ use crate::machines::Machine;
 /// What is not in the ring: how many requests were refused.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    unauthorised: AtomicU64,
-    malformed: AtomicU64,
+    refused: [AtomicU64; 3],
+}
+
+/// Why a request to /ingest was refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    Unauthorised,
+    Malformed,
+    TooMany,
 }
 
 impl Metrics {
-    pub(super) fn refused(&self, why: &str) {
-        let counter = if why == "malformed" { &self.malformed } else { &self.unauthorised };
-        counter.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn refused(&self, why: Refusal) {
+        self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The text for the scraper. All of it is computed here from what is known, so nothing can disagree.
@@ -48,7 +54,7 @@ impl Metrics {
         registry.register(Box::new(open.clone()))?;
 
         open.set(i64::try_from(streams).unwrap_or(i64::MAX));
-        for (reason, count) in [("unauthorised", &self.unauthorised), ("malformed", &self.malformed)] {
+        for (reason, count) in ["unauthorised", "malformed", "too_many"].into_iter().zip(&self.refused) {
             refused.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
         }
         for machine in machines {

@@ -12,10 +12,10 @@ use evenkeel_common::http::{
     Guard, HeaderMap, Limits, Method, Request, Response, Routes, Seats, StatusCode, error,
 };
 use http::header::{HeaderValue, WWW_AUTHENTICATE};
-use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
-use crate::access::{self, Access};
+use crate::access;
+use crate::live::{Live, Watch};
 use crate::ring::Ring;
 
 pub use metrics::Metrics;
@@ -23,18 +23,16 @@ pub use metrics::Metrics;
 /// What the endpoints share.
 #[derive(Clone)]
 pub struct Api {
-    /// Tokens.
-    pub access: Access,
-    /// Ids of the agents, in the order of the configuration.
-    pub ids: Arc<Vec<String>>,
+    /// Who may ask.
+    pub live: Watch,
     /// Entries and machines.
     pub ring: Arc<Ring>,
     /// Places for streams.
     pub seats: Seats,
+    /// Places for the requests of agents, by their ids.
+    pub requests: Seats<String>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Cancelled when the program stops, which ends the streams.
-    pub stop: CancellationToken,
 }
 
 /// The warden's limits are wider than the agent's (DECISIONS 6): all its streams need the token, and behind a proxy
@@ -54,6 +52,12 @@ pub fn stream_seats() -> Seats {
     Seats::new(4096, 4096)
 }
 
+/// Places for requests of agents: 16 for each. One that sends in order, as it should, needs one; one that floods the
+/// warden takes neither memory nor time from the others.
+pub fn request_seats() -> Seats<String> {
+    Seats::new(usize::MAX, 16)
+}
+
 /// All endpoints as one filter.
 pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
     Routes::new(api)
@@ -67,6 +71,11 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
 }
 
 impl Api {
+    /// The configuration in force at this moment.
+    fn live(&self) -> Arc<Live> {
+        self.live.borrow().clone()
+    }
+
     /// Whether a request brings the token for people: in the query, in the cookie, or as bearer.
     fn admits(&self, request: &Request) -> bool {
         self.admits_page(request) || self.admits_bearer(&request.headers)
@@ -75,15 +84,15 @@ impl Api {
     /// In the query or in the cookie.
     fn admits_page(&self, request: &Request) -> bool {
         let query = request.query.get(access::TOKEN);
-        query.is_some_and(|token| self.access.is_api(token)) || self.admits_cookie(&request.headers)
+        query.is_some_and(|token| self.live().access.is_api(token)) || self.admits_cookie(&request.headers)
     }
 
     fn admits_cookie(&self, headers: &HeaderMap) -> bool {
-        access::cookies(headers).iter().any(|token| self.access.is_api(token))
+        access::cookies(headers).iter().any(|token| self.live().access.is_api(token))
     }
 
     fn admits_bearer(&self, headers: &HeaderMap) -> bool {
-        access::bearer(headers).is_some_and(|token| self.access.is_api(token))
+        access::bearer(headers).is_some_and(|token| self.live().access.is_api(token))
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) async fn page(api: Api, request: Request) -> Response {
         return form;
     }
     let mut response = DASHBOARD.reply(StatusCode::OK, &request.headers);
-    if let Some(token) = request.query.get(access::TOKEN).filter(|token| api.access.is_api(token)) {
+    if let Some(token) = request.query.get(access::TOKEN).filter(|token| api.live().access.is_api(token)) {
         let https = request.headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
         let cookie = access::set_cookie(token, https);
         let cookie = HeaderValue::from_str(&cookie).expect("what is percent-encoded is header text");

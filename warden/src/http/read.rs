@@ -12,6 +12,8 @@ const WHO: &str = "api.token is needed: as ?token=, as the cookie \"token\", or 
 
 /// `GET /events`: the last 50 entries, then every new one.
 pub(super) async fn events(api: Api, request: Request) -> Response {
+    // Before it is asked whether the token is right: a token that changes meanwhile ends the stream.
+    let end = api.live().streams.clone();
     if !api.admits(&request) {
         return unauthorised(WHO);
     }
@@ -20,7 +22,7 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
         Err(refusal) => return refusal,
     };
     let entries = api.ring.subscribe(sse::last_event_id(&request.headers));
-    sse::reply(sse::frames(entries, None, Arc::clone), api.stop, seat)
+    sse::reply(sse::frames(entries, None, Arc::clone), end, seat)
 }
 
 /// `GET /machines`: what the page shows beside the entries.

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::SystemClock;
-use evenkeel_common::http::{self, Limits};
+use evenkeel_common::http::{self, Limits, Seats};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_warden::access::Access;
-use evenkeel_warden::http::{Api, Metrics, limits, routes, stream_seats};
+use evenkeel_warden::config::{AgentConfig, Config};
+use evenkeel_warden::http::{Api, Metrics, limits, request_seats, routes, stream_seats};
+use evenkeel_warden::live::{Live, Watch};
 use evenkeel_warden::ring::Ring;
 use evenkeel_warden::state_file::State;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +31,8 @@ pub(crate) struct Stage {
     pub(crate) at: SocketAddr,
     pub(crate) ring: Arc<Ring>,
     pub(crate) stop: CancellationToken,
+    /// Places for requests of agents.
+    pub(crate) requests: Seats<String>,
     tasks: TaskSet,
 }
 
@@ -40,21 +44,21 @@ impl Stage {
     pub(crate) fn with(limits: Limits, state: State) -> Self {
         let ids = || AGENTS.iter().map(|(id, _)| (*id).to_owned());
         let ring = Arc::new(Ring::new(ids(), state, Arc::new(SystemClock)));
-        let tokens = AGENTS.map(|(_, token)| Secret::new(token));
         let stop = CancellationToken::new();
+        let agents = AGENTS.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
+        let requests = request_seats();
         let api = Api {
-            access: Access::new(&Secret::new(PEOPLE), &tokens),
-            ids: Arc::new(ids().collect()),
+            live: live(&agents, &stop),
             ring: ring.clone(),
             seats: stream_seats(),
+            requests: requests.clone(),
             metrics: Arc::new(Metrics::default()),
-            stop: stop.clone(),
         };
         let listeners = http::bind(&["127.0.0.1:0".to_owned()]).expect("a free port");
         let at = listeners[0].local_addr().expect("it listens");
         let tasks = TaskSet::new();
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, ring, stop, tasks }
+        Self { at, ring, stop, requests, tasks }
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -85,6 +89,23 @@ impl Stage {
         self.stop.cancel();
         assert!(self.tasks.finish(PATIENCE).await, "the server ends");
     }
+}
+
+/// A configuration with these agents (id, URL, token), in force for good.
+pub(crate) fn live(agents: &[(&str, String, &str)], stop: &CancellationToken) -> Watch {
+    let agents = agents.iter().map(|(id, url, token)| AgentConfig {
+        id: (*id).to_owned(),
+        url: Secret::new(url.as_str()),
+        token: Secret::new(*token),
+    });
+    let config = Config {
+        addresses: Vec::new(),
+        token: Secret::new(PEOPLE),
+        state_path: None,
+        agents: agents.collect(),
+        warnings: Vec::new(),
+    };
+    watch::Sender::new(Arc::new(Live::new(&config, stop.clone()))).subscribe()
 }
 
 /// The bytes of `POST /ingest`.

@@ -7,13 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-
-use crate::fleet::Fleet;
-
-use super::worker::Command;
 
 /// Variables as the service manager sets them.
 pub type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -43,9 +37,9 @@ impl ServiceManager {
         Self { socket }
     }
 
-    /// The program does what its configuration says.
-    pub fn ready(&self, services: usize) {
-        self.tell(&format!("READY=1\nSTATUS=watching {services} services\n"));
+    /// The program does what its configuration says, which is `what`, on one line.
+    pub fn ready(&self, what: &str) {
+        self.tell(&format!("READY=1\nSTATUS={what}\n"));
     }
 
     /// The configuration is being read again; [`ready`](Self::ready) follows.
@@ -71,45 +65,28 @@ pub fn watchdog(variable: Variable<'_>) -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|usec| ours && *usec > 0).map(Duration::from_micros)
 }
 
-/// The task that gives signs of life.
-pub struct Watchdog {
-    /// Whom to tell.
-    pub manager: Arc<ServiceManager>,
-    /// Who must be alive.
-    pub fleet: Arc<Fleet>,
-    /// Time in which a sign is wanted; `None` when nobody wants any.
-    pub within: Option<Duration>,
-}
-
-impl Watchdog {
-    /// Gives a sign at half that time, each only after every worker has answered. Says when the program stops.
-    pub async fn run(self, stop: CancellationToken) {
-        let signs = async {
-            let Some(within) = self.within else { return std::future::pending().await };
-            loop {
-                self.round_trip().await;
-                self.manager.tell("WATCHDOG=1\n");
-                tokio::time::sleep(within / 2).await;
-            }
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = signs => {}
+/// The task that gives signs of life: at half the time `within` which one is wanted, each only after `proof` has ended.
+/// `None` when nobody wants any. Says when the program stops.
+pub async fn give_signs<P: Future<Output = ()>>(
+    manager: Arc<ServiceManager>,
+    within: Option<Duration>,
+    proof: impl Fn() -> P,
+    stop: CancellationToken,
+) {
+    let signs = async {
+        let Some(within) = within else { return std::future::pending().await };
+        loop {
+            proof().await;
+            manager.tell("WATCHDOG=1\n");
+            tokio::time::sleep(within / 2).await;
         }
-        // The last sign, for the time that stopping takes.
-        self.manager.tell("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = signs => {}
     }
-
-    /// Ends when every worker has answered. One that is just being exchanged does not count.
-    async fn round_trip(&self) {
-        let ping = |worker: &super::worker::Handle| {
-            let (reply, answer) = oneshot::channel();
-            let _ = worker.inbox.send(Command::Ping(reply));
-            answer
-        };
-        let answers: Vec<_> = self.fleet.workers().iter().map(ping).collect();
-        join_all(answers).await;
-    }
+    // The last sign, for the time that stopping takes.
+    manager.tell("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
 }
 
 #[cfg(test)]
@@ -121,7 +98,7 @@ mod tests {
         let name = format!("evenkeel-test-{}", std::process::id());
         let listener = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let manager = ServiceManager::new(&|_| Some(format!("@{name}").into()));
-        manager.ready(3);
+        manager.ready("watching 3 services");
         manager.reloading();
         let mut buffer = [0; 200];
         let mut heard = || {
@@ -132,9 +109,9 @@ mod tests {
         let reloading = heard();
         assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
         drop(listener);
-        manager.ready(0);
-        ServiceManager::new(&|_| None).ready(0);
-        ServiceManager::new(&|_| Some("".into())).ready(0);
+        manager.ready("watching");
+        ServiceManager::new(&|_| None).ready("watching");
+        ServiceManager::new(&|_| Some("".into())).ready("watching");
     }
 
     #[test]
