@@ -60,7 +60,14 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
     let agent = healer(&world, &[("heal_max_restarts", 2.into())]);
     let entry = agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
     assert_eq!(entry.level, Level::Critical);
-    assert!(entry.reason.unwrap_or_default().contains("the database is not there"));
+    assert!(!entry.reason.unwrap_or_default().is_empty());
+    // On a busy machine a probe may be cut off before it says why it fails, but not all of them.
+    let told = agent.audit().into_iter().filter_map(|entry| entry.reason);
+    assert!(
+        told.into_iter().any(|reason| reason.contains("the database is not there")),
+        "{:#?}",
+        agent.audit()
+    );
     let service = agent.service("web");
     assert_eq!((service.status, service.restart_failures), (StatusValue::Exhausted, 2), "{service:#?}");
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 2);

@@ -226,10 +226,7 @@ impl Healer {
             State::Restarting => Condition::Starting,
             State::Running => match container.health {
                 Some(HealthState::Unhealthy) => {
-                    let mut what = "unhealthy".to_owned();
-                    if !container.health_output.is_empty() {
-                        what.push_str(&format!(": {}", container.health_output));
-                    }
+                    let what = with_health_output("unhealthy", container);
                     Condition::Ill { what, ended: false, settle: Duration::ZERO }
                 }
                 Some(HealthState::Starting) => Condition::Starting,
@@ -376,7 +373,7 @@ fn visit(
                 findings.failures += 1;
                 let what = match condition {
                     Condition::Ill { what, .. } => what.clone(),
-                    _ => "not healthy within its own health-check time".to_owned(),
+                    _ => with_health_output("not healthy within its own health-check time", container),
                 };
                 findings.entries.push(refused(patient, config, name, &what, now));
             }
@@ -447,6 +444,14 @@ fn visit(
         if !cooling {
             *patient = Patient::default();
         }
+    }
+}
+
+/// What is wrong, and what its last health check said.
+fn with_health_output(what: &str, container: &Container) -> String {
+    match container.health_output.as_str() {
+        "" => what.to_owned(),
+        output => format!("{what}: {output}"),
     }
 }
 

@@ -9,8 +9,8 @@ use evenkeel_agent::fleet::Fleet;
 use evenkeel_agent::service::Durable;
 use evenkeel_agent::tasks::poller::PollState;
 use evenkeel_agent::tasks::push::{Published, PushPoller, Pushes};
-use evenkeel_agent::tasks::systemd::{ServiceManager, Watchdog};
 use evenkeel_common::store::{Change, Store, StoreError};
+use evenkeel_common::systemd::{ServiceManager, give_signs};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
@@ -96,8 +96,8 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
     let (hanging, door) = worker("hanging", &world(&fake, disk.clone()));
     let (lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
-    let watchdog = Watchdog { manager, fleet: fleet(&[door.clone(), other_door]), within: Some(MINUTE) };
-    let stop = CancellationToken::new();
+    let (stop, both) = (CancellationToken::new(), fleet(&[door.clone(), other_door]));
+    let signs_of_life = give_signs(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
     let script = async {
         let signs = |heard: Vec<String>| heard.iter().filter(|text| *text == "WATCHDOG=1\n").count();
         // Not longer: the kernel keeps about ten messages that nobody has read.
@@ -121,7 +121,7 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     };
     let never = CancellationToken::new();
     tokio::select! {
-        ((), ()) = async { tokio::join!(watchdog.run(stop.clone()), script) } => {}
+        ((), ()) = async { tokio::join!(signs_of_life, script) } => {}
         () = hanging.run(never.clone()) => unreachable!("nobody stops it"),
         () = lively.run(never.clone()) => unreachable!("nobody stops it"),
     }
