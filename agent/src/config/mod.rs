@@ -159,7 +159,8 @@ pub struct SmtpConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SmtpTls {
-    /// From the first byte on port 465, else by STARTTLS where the server offers it.
+    /// From the first byte on port 465. Elsewhere by STARTTLS: with a login and another machine only so, else where
+    /// the server offers it.
     #[default]
     Auto,
     /// From the first byte.

@@ -1,4 +1,4 @@
-"""A mail server for tests: aiosmtpd with STARTTLS and AUTH. Usage: mail_server.py CERT KEY
+"""A mail server for tests: aiosmtpd with TLS and AUTH. Usage: mail_server.py starttls|implicit CERT KEY
 
 Prints its port, then each mail that it takes as one line of JSON. Ends when its input does.
 """
@@ -11,7 +11,7 @@ import sys
 
 from aiosmtpd.smtp import SMTP, AuthResult
 
-CERT, KEY = sys.argv[1:]
+MODE, CERT, KEY = sys.argv[1:]
 
 
 def check(_server, _session, _envelope, _mechanism, login):
@@ -20,10 +20,10 @@ def check(_server, _session, _envelope, _mechanism, login):
 
 
 class Handler:
-    async def handle_DATA(self, _server, session, envelope):
+    async def handle_DATA(self, server, session, envelope):
         mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
         print(json.dumps({
-            "tls": session.ssl is not None,
+            "tls": server.transport.get_extra_info("ssl_object") is not None,
             "authenticated": bool(session.authenticated),
             "from": envelope.mail_from,
             "to": envelope.rcpt_tos,
@@ -38,12 +38,14 @@ async def main():
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(CERT, KEY)
     loop = asyncio.get_running_loop()
+    if MODE == "implicit":
+        # It only knows of the encryption that it has begun by itself.
+        smtp, server_tls = {"auth_require_tls": False}, context
+    else:
+        smtp, server_tls = {"tls_context": context, "require_starttls": True}, None
     server = await loop.create_server(
-        lambda: SMTP(
-            Handler(), hostname="localhost", tls_context=context, require_starttls=True,
-            authenticator=check, auth_required=True,
-        ),
-        host="127.0.0.1", port=0,
+        lambda: SMTP(Handler(), hostname="localhost", authenticator=check, auth_required=True, **smtp),
+        host="127.0.0.1", port=0, ssl=server_tls,
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)

@@ -126,7 +126,7 @@ struct MailServer {
 }
 
 impl MailServer {
-    fn start() -> Self {
+    fn start(mode: &str) -> Self {
         let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mail-server");
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let script = here.join("../dist/scripts/bring-mail-server.sh");
@@ -143,6 +143,7 @@ impl MailServer {
         std::fs::write(&key, pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
         let mut child = Command::new(tools.join("bin/python"))
             .arg(here.join("tests/delivery/mail_server.py"))
+            .arg(mode)
             .args([cert, key])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -168,19 +169,30 @@ impl Drop for MailServer {
     }
 }
 
+fn smtp(server: &MailServer, tls: &str, password: &str) -> Value {
+    json!({ "notifications": { "smtp": {
+        "host": "localhost", "port": server.port, "from": "Evenkeel <e@a.example>", "to": "x@b.example, y@b.example",
+        "username": "user", "password": password, "tls": tls,
+    } } })
+}
+
 #[test]
 fn mail_reaches_a_real_server_by_starttls_and_login() {
-    let mut server = MailServer::start();
+    mail_reaches_a_real_server("starttls", "auto");
+}
+
+#[test]
+fn mail_reaches_a_real_server_that_is_encrypted_from_the_first_byte() {
+    mail_reaches_a_real_server("implicit", "implicit");
+}
+
+fn mail_reaches_a_real_server(mode: &str, other: &str) {
+    let mut server = MailServer::start(mode);
     let certificate = server.folder.path().join("cert.pem").display().to_string();
-    let smtp = |tls: &str, password: &str| {
-        json!({ "notifications": { "smtp": {
-            "host": "localhost", "port": server.port, "from": "Evenkeel <e@a.example>", "to": "x@b.example, y@b.example",
-            "username": "user", "password": password, "tls": tls,
-        } } })
-    };
-    let (good, wrong, open) =
-        (smtp("starttls", "pass word"), smtp("auto", "secret-guess"), smtp("none", "pass word"));
-    let output = test_notify(&good, None, &[("SSL_CERT_FILE", &certificate)]);
+    let trusting = vec![("SSL_CERT_FILE", certificate.as_str())];
+    let (good, wrong) = (smtp(&server, mode, "pass word"), smtp(&server, other, "secret-guess"));
+    let open = smtp(&server, "none", "pass word");
+    let output = test_notify(&good, None, &trusting);
     assert!(output.status.success(), "{output:?}");
     assert!(stdout(&output).contains("smtp: sent; the answer was: 250 taken by the test"), "{output:?}");
     let mail = server.next();
@@ -198,18 +210,24 @@ fn mail_reaches_a_real_server_by_starttls_and_login() {
     assert!(mail["plain"].as_str().unwrap().contains("this is a test: nothing has changed"), "{mail}");
     assert!(mail["html"].as_str().unwrap().contains("<p>this is a test: nothing has changed</p>"), "{mail}");
 
-    let trusting = vec![("SSL_CERT_FILE", certificate.as_str())];
     for (case, config, environment, said) in [
         ("a wrong password", &wrong, trusting, "535"),
         ("a certificate that nobody vouches for", &good, vec![], "UnknownIssuer"),
-        ("no encryption where the server wants it", &open, vec![], "authentication mechanism"),
     ] {
-        let output = test_notify(config, None, &environment);
-        assert_eq!(output.status.code(), Some(1), "{case}: {output:?}");
-        let text = stdout(&output);
-        assert!(text.starts_with("smtp: FAILED: ") && text.contains(said), "{case}: {text}");
-        assert!(!text.contains("secret"), "{case}: {text}");
+        assert_not_sent(case, &test_notify(config, None, &environment), said);
     }
+    // Encrypted from the first byte, both would wait for the other to begin.
+    if mode == "starttls" {
+        let output = test_notify(&open, None, &[]);
+        assert_not_sent("no encryption where the server wants it", &output, "authentication mechanism");
+    }
+}
+
+fn assert_not_sent(case: &str, output: &Output, said: &str) {
+    assert_eq!(output.status.code(), Some(1), "{case}: {output:?}");
+    let text = stdout(output);
+    assert!(text.starts_with("smtp: FAILED: ") && text.contains(said), "{case}: {text}");
+    assert!(!text.contains("secret"), "{case}: {text}");
 }
 
 /// An agent without services: its entries are those about itself.

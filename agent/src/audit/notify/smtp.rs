@@ -150,7 +150,11 @@ mod tests {
     use crate::config::EntryFilter;
 
     fn channel(from: &str, to: &str) -> Result<Smtp, String> {
-        Smtp::new(&SmtpConfig {
+        Smtp::new(&config(from, to))
+    }
+
+    fn config(from: &str, to: &str) -> SmtpConfig {
+        SmtpConfig {
             host: "mail.example".into(),
             port: 25,
             from: from.into(),
@@ -159,7 +163,31 @@ mod tests {
             password: None,
             tls: SmtpTls::None,
             filter: EntryFilter::default(),
-        })
+        }
+    }
+
+    #[test]
+    fn the_port_the_login_and_the_host_choose_the_encryption() {
+        let chosen = |tls, port, username: Option<&str>, host: &str| {
+            let username = username.map(str::to_owned);
+            let config =
+                SmtpConfig { tls, port, username, host: host.into(), ..config("a@b.example", "x@b.example") };
+            match encryption(&config).unwrap() {
+                Tls::None => "none",
+                Tls::Opportunistic(_) => "if offered",
+                Tls::Required(_) => "starttls",
+                Tls::Wrapper(_) => "implicit",
+            }
+        };
+        let (auto, user) = (SmtpTls::Auto, Some("user"));
+        assert_eq!(chosen(auto, 465, None, "mail.example"), "implicit");
+        assert_eq!(chosen(auto, 465, user, "localhost"), "implicit");
+        assert_eq!(chosen(auto, 587, user, "mail.example"), "starttls");
+        assert_eq!(chosen(auto, 587, user, "localhost"), "if offered");
+        assert_eq!(chosen(auto, 25, None, "mail.example"), "if offered");
+        assert_eq!(chosen(SmtpTls::Implicit, 25, None, "mail.example"), "implicit");
+        assert_eq!(chosen(SmtpTls::Starttls, 465, None, "mail.example"), "starttls");
+        assert_eq!(chosen(SmtpTls::None, 465, user, "mail.example"), "none");
     }
 
     fn mail(entry: &AuditEntry) -> String {
