@@ -343,9 +343,12 @@ fn visit(
 
     if let Some(since) = patient.watched_since {
         let budget = container.health_timing.map_or(config.health_grace, |timing| timing.budget());
-        let over = now >= since + budget;
-        // What is seen before the restart took effect is the old run.
-        let fresh = container.started_at.is_some_and(|start| start >= since);
+        // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
+        // new run is judged by how long it lasts itself.
+        let run = container.started_at.filter(|start| *start >= since);
+        let fresh = run.is_some();
+        let verdict_at = run.unwrap_or(since) + budget;
+        let over = now >= verdict_at;
         let helped = match condition {
             Condition::Well if container.health_timing.is_some() && fresh => Some(true),
             Condition::Well => over.then_some(true),
@@ -355,7 +358,7 @@ fn visit(
         };
         match helped {
             None => {
-                later(&mut findings.look_at, (since + budget).max(now + Duration::from_secs(1)));
+                later(&mut findings.look_at, verdict_at.max(now + Duration::from_secs(1)));
                 return;
             }
             Some(true) => {

@@ -323,6 +323,22 @@ fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
 }
 
 #[test]
+fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("a", 7)]);
+    assert_eq!(story.at(3).look(&[&exited("a", 7)]).restarts(), ["a"]);
+    story.kinds();
+    // Its time is long over when it begins at last, and it has not shown anything yet.
+    let grace = i64::try_from(story.service.config.health_grace.as_secs()).unwrap();
+    let begun = 3 + 2 * grace;
+    let again = Container { started_at: story.seconds(begun), ..running("a") };
+    story.at(begun).look(&[&again]);
+    assert_eq!(story.kinds(), []);
+    story.at(begun + 1).look(&[&Container { started_at: again.started_at, ..exited("a", 7) }]);
+    assert_eq!(story.kinds(), [Kind::RESTART_FAILED]);
+}
+
+#[test]
 fn the_cooldown_is_kept_and_acted_on_when_it_ends() {
     let mut story = Story::of(config());
     story.look(&[&with_health("a", HealthState::Unhealthy)]);
