@@ -17,7 +17,6 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::PROGRAM;
 use crate::audit::recall::missing;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, delivery};
 use crate::config::{Config, ConfigSource, RegistryConfig};
@@ -36,6 +35,7 @@ use crate::tasks::publisher::Publisher;
 use crate::tasks::push::PushPoller;
 use crate::tasks::services::{Origin, Services};
 use crate::tasks::worker::{Projects, Record, World};
+use crate::{PROGRAM, text};
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
@@ -114,7 +114,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         Arc::new(move |entry| audit.record(entry))
     };
 
-    let message = format!("watching {} services", config.services.len());
+    let message = format!("watching {}", text::count(config.services.len(), "service"));
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
     let world = World {

@@ -9,9 +9,19 @@ pub fn tail(text: &str, max: usize) -> &str {
     &text[start..]
 }
 
+/// A number and what it counts: `1 service`, `2 services`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_not_plural() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "service")), ["0 services", "1 service", "2 services"]);
+    }
 
     #[test]
     fn the_end_is_kept_and_no_character_is_cut() {

@@ -276,7 +276,7 @@ fn the_service_manager_is_told_all_along() {
     daemon.signal(Signal::HUP);
     let reloading = hear_more();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 services\n");
+    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 service\n");
 
     daemon.signal(Signal::TERM);
     assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Registry, Urgency};
-use crate::{PROGRAM, fleet::Fleet, live};
+use crate::{PROGRAM, fleet::Fleet, live, text};
 
 use super::cycle::Cycle;
 use super::worker::{Command, Record};
@@ -129,7 +129,8 @@ fn summary(fleet: &Fleet, now: Timestamp) -> AuditEntry {
     };
     let checked = count(&|service| service.auto_update);
     let message = format!(
-        "checked {checked} services: {} deploying, {} blocked, {} not found, {} errored",
+        "checked {}: {} deploying, {} blocked, {} not found, {} errored",
+        text::count(checked, "service"),
         count(&|service| service.deploying),
         count(&|service| service.blocked.is_some()),
         count(&|service| service.not_found.is_some()),

@@ -15,7 +15,6 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::PROGRAM;
 use crate::audit::{Deliveries, Settings, delivery};
 use crate::config::{Config, ConfigSource, RegistryConfig, ServiceConfig};
 use crate::fleet::Workers;
@@ -23,6 +22,7 @@ use crate::live::Live;
 use crate::ports::registry::{CurrentRegistry, RegistryClient};
 use crate::ports::{Registry, Urgency};
 use crate::service::Durable;
+use crate::{PROGRAM, text};
 
 use super::cycle::Cycle;
 use super::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
@@ -149,7 +149,7 @@ impl Services {
 
     /// What the program does, for the service manager.
     pub fn fleet_in_words(&self) -> String {
-        format!("watching {} services", self.workers.borrow().len())
+        format!("watching {}", text::count(self.workers.borrow().len(), "service"))
     }
 
     fn refuse(&self, reason: &str) {
