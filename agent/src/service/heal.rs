@@ -353,7 +353,8 @@ fn visit(
             Condition::Well if container.health_timing.is_some() && fresh => Some(true),
             Condition::Well => over.then_some(true),
             Condition::Ill { .. } if fresh || over => Some(false),
-            Condition::Resting => Some(true),
+            // Our own restart stops it first, which looks like somebody's stop.
+            Condition::Resting => (fresh || over).then_some(true),
             Condition::Starting | Condition::Ill { .. } => over.then_some(false),
         };
         match helped {

@@ -323,6 +323,20 @@ fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
 }
 
 #[test]
+fn the_stop_of_our_own_restart_is_not_somebodys_wish() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("a", 7)]);
+    assert_eq!(story.at(3).look(&[&exited("a", 7)]).restarts(), ["a"]);
+    story.kinds();
+    // The engine stops it before it starts it again, and somebody looks in between.
+    story.at(4).event("id-a", Happening::Kill { signal: Some(15) });
+    story.at(5).look(&[&exited("a", 143)]);
+    let again = Container { started_at: story.seconds(6), ..exited("a", 7) };
+    story.at(7).look(&[&again]);
+    assert_eq!(story.kinds(), [Kind::RESTART_FAILED]);
+}
+
+#[test]
 fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
     let mut story = Story::of(config());
     story.look(&[&exited("a", 7)]);
