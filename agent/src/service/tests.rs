@@ -339,6 +339,23 @@ fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
 }
 
 #[test]
+fn what_a_container_looks_like_in_the_middle_of_its_restart_proves_nothing() {
+    let mut story = Story::of(config());
+    let unhealthy = with_health("a", HealthState::Unhealthy);
+    story.look(&[&unhealthy]);
+    assert!(matches!(story.act(), Some(Action::Restart { .. })));
+    story.event("id-a", Happening::Kill { signal: Some(15) });
+    for second in [1, 5, 60] {
+        story.at(second).look(&[&exited("a", 137)]);
+        assert_eq!(story.act(), None);
+    }
+    story.fact(Fact::Restarted { name: "a".into(), result: Ok(()) });
+    let again = Container { started_at: story.seconds(60), ..unhealthy };
+    story.at(61).look(&[&again]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
+}
+
+#[test]
 fn the_cooldown_is_kept_and_acted_on_when_it_ends() {
     let mut story = Story::of(config());
     story.look(&[&with_health("a", HealthState::Unhealthy)]);
