@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, RedeployReply, ServiceStatus, Stat
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{Reply, request, wait_for};
+use crate::{Reply, request, unused_port, wait_for};
 
 /// How long an agent may take for anything that is not a deployment.
 const SOON: Duration = Duration::from_secs(20);
@@ -404,8 +403,7 @@ fn spawn(
 
 /// An address on this machine at which nobody listens.
 pub(crate) fn free_address() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    port.expect("a port is free").to_string()
+    format!("127.0.0.1:{}", unused_port())
 }
 
 fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {

@@ -1,6 +1,5 @@
 //! A registry in a container, and pushing to it without the engine's knowledge.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt};
 
 use crate::image::{architecture, digest, layer, to_bytes};
-use crate::{Image, LABEL, Shape, request, wait_for};
+use crate::{Image, LABEL, Shape, request, unused_port, wait_for};
 
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -44,8 +43,7 @@ impl Registry {
     /// Starts a registry that tells `url` about everything that happens in it. It lives in the machine's own
     /// network, so that an address of this machine means the same to it.
     pub fn start_with_notifications(url: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let host = format!("127.0.0.1:{}", port.expect("a port is free").port());
+        let host = format!("127.0.0.1:{}", unused_port());
         let endpoints =
             json!([{ "name": "agent", "url": url, "timeout": "5s", "threshold": 3, "backoff": "1s" }]);
         let container = GenericImage::new("registry", "2")
@@ -65,8 +63,7 @@ impl Registry {
     /// Starts a registry that has the same address on this machine and inside its container, so that an
     /// engine that lives in the container's network finds it under the same name as the agent does.
     pub fn start_for_private_engine() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        Self::run(None, Some(port.expect("a port is free").port()))
+        Self::run(None, Some(unused_port()))
     }
 
     /// Starts a registry that wants the login in `htpasswd` (a file in a folder of its own).

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../contract-tests/src/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -30,7 +33,7 @@ impl Daemon {
     /// Starts it with these services and waits until it answers.
     fn start(services: &Value, environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = port::unused_port();
         let path = folder.path().join("config.json");
         fs::write(&path, config(&folder, port, services).to_string()).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../contract-tests/src/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,9 +29,7 @@ struct Fleet {
 impl Fleet {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Held side by side, so that they differ.
-        let held = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
-        let [warden_port, agent_port] = held.map(|listener| listener.local_addr().unwrap().port());
+        let (warden_port, agent_port) = (port::unused_port(), port::unused_port());
         let path = |name: &str| folder.path().join(name);
         let warden = json!({
             "api": { "address": [format!("127.0.0.1:{warden_port}")], "token": PEOPLE, "state_path": path("ring.json") },

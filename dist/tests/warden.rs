@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../contract-tests/src/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,7 +49,7 @@ struct Warden {
 impl Warden {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = port::unused_port();
         let config = json!({
             "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("s.json")},
             "agents": [{"id": "a", "url": "http://127.0.0.1:1", "token": "$AGENT"}],
@@ -281,7 +284,7 @@ fn a_second_warden_on_the_same_state_is_refused() {
     let second = tempfile::tempdir().unwrap();
     let mut config: Value =
         serde_json::from_str(&fs::read_to_string(warden.folder.path().join("warden.json")).unwrap()).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = port::unused_port();
     config["api"]["address"] = json!([format!("127.0.0.1:{port}")]);
     // The same file by another name.
     let link = second.path().join("link.json");

@@ -3,7 +3,7 @@
 //! Level-triggered: everything follows from how the containers look and from who was told to stop; events only
 //! make the next look come sooner. A container is known by its name, which outlives its replacement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -162,6 +162,7 @@ impl Healer {
         patients: &mut BTreeMap<String, Patient>,
         containers: &[Container],
         stops: &StopTimes,
+        restarting: &BTreeSet<String>,
         config: &ServiceConfig,
         now: Timestamp,
     ) -> Findings {
@@ -169,7 +170,8 @@ impl Healer {
         self.ill_now.clear();
         self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
         patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
-        for container in containers {
+        // One that is being restarted looks stopped on purpose in between, and so it is: by us.
+        for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
             let condition = self.condition(container, stops, now);
             if matches!(condition, Condition::Ill { .. }) {
                 self.ill_now.insert(container.name.clone(), container.id.clone());
@@ -353,7 +355,7 @@ fn visit(
             Condition::Well if container.health_timing.is_some() && fresh => Some(true),
             Condition::Well => over.then_some(true),
             Condition::Ill { .. } if fresh || over => Some(false),
-            // Our own restart stops it first, which looks like somebody's stop.
+            // An agent that was restarted in between does not know whose stop it sees, and waits.
             Condition::Resting => (fresh || over).then_some(true),
             Condition::Starting | Condition::Ill { .. } => over.then_some(false),
         };

@@ -254,7 +254,8 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let durable = &mut self.durable;
         durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        let found = self.healer.look(&mut durable.patients, containers, &durable.stops, &self.config, now);
+        let (patients, stops) = (&mut durable.patients, &durable.stops);
+        let found = self.healer.look(patients, containers, stops, &self.restarting, &self.config, now);
         durable.totals.failures += found.failures;
         entries.extend(found.entries);
         if let Some(at) = found.look_at {

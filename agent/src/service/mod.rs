@@ -34,7 +34,7 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,8 +146,8 @@ pub struct Service {
     checking: bool,
     redeploy_asked: bool,
     stepping: bool,
-    /// Restarts under way.
-    restarting: usize,
+    /// Containers that are being restarted just now, by name.
+    restarting: BTreeSet<String>,
     last_event: Option<Timestamp>,
     /// The engine broke off while a step was being done: its failure may not be the images'.
     gap: bool,
@@ -179,7 +179,7 @@ impl Service {
             checking: false,
             redeploy_asked: false,
             stepping: false,
-            restarting: 0,
+            restarting: BTreeSet::new(),
             last_event: None,
             gap: false,
             looking: false,
@@ -244,7 +244,7 @@ impl Service {
 
     /// Whether it needs the compose project for itself, now or as soon as it can have it.
     pub fn wants_project(&self, now: Timestamp) -> bool {
-        let heals = || self.restarting > 0 || self.patient_due(now).is_some();
+        let heals = || !self.restarting.is_empty() || self.patient_due(now).is_some();
         self.durable.deployment.is_some() || self.wanted.is_some() || heals()
     }
 
@@ -352,7 +352,7 @@ impl Service {
             }
             Fact::Event { at, id, what } => self.event(at, id, &what, now),
             Fact::Restarted { name, result } => {
-                self.restarting -= 1;
+                self.restarting.remove(&name);
                 self.generation += 1;
                 self.look_at = Some(now);
                 self.restarted(&name, result, now, &mut entries);
@@ -386,13 +386,13 @@ impl Service {
             }
             return self.next_look(now);
         }
-        if self.restarting < MAX_RESTARTING
+        if self.restarting.len() < MAX_RESTARTING
             && leased
             && let Some((name, id)) = self.patient_due(now)
         {
             return Some(self.begin_restart(name, id, now));
         }
-        if let (Some(cause), true, 0) = (self.wanted, leased, self.restarting) {
+        if let (Some(cause), true, true) = (self.wanted, leased, self.restarting.is_empty()) {
             self.wanted = None;
             if self.begin(cause, now) {
                 return self.next(now, leased);
@@ -428,7 +428,7 @@ impl Service {
             }
             Action::Step(_) => self.stepping = false,
             Action::Restart { name, .. } => {
-                self.restarting -= 1;
+                self.restarting.remove(name);
                 if let Some(patient) = self.durable.patients.get_mut(name) {
                     patient.watched_since = None;
                 }
@@ -476,7 +476,7 @@ impl Service {
     }
 
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
-        self.restarting += 1;
+        self.restarting.insert(name.clone());
         self.generation += 1;
         self.durable.totals.restarts += 1;
         let patient = self.durable.patients.entry(name.clone()).or_default();

@@ -323,20 +323,6 @@ fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
 }
 
 #[test]
-fn the_stop_of_our_own_restart_is_not_somebodys_wish() {
-    let mut story = Story::of(config());
-    story.look(&[&exited("a", 7)]);
-    assert_eq!(story.at(3).look(&[&exited("a", 7)]).restarts(), ["a"]);
-    story.kinds();
-    // The engine stops it before it starts it again, and somebody looks in between.
-    story.at(4).event("id-a", Happening::Kill { signal: Some(15) });
-    story.at(5).look(&[&exited("a", 143)]);
-    let again = Container { started_at: story.seconds(6), ..exited("a", 7) };
-    story.at(7).look(&[&again]);
-    assert_eq!(story.kinds(), [Kind::RESTART_FAILED]);
-}
-
-#[test]
 fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
     let mut story = Story::of(config());
     story.look(&[&exited("a", 7)]);
@@ -350,6 +336,23 @@ fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
     assert_eq!(story.kinds(), []);
     story.at(begun + 1).look(&[&Container { started_at: again.started_at, ..exited("a", 7) }]);
     assert_eq!(story.kinds(), [Kind::RESTART_FAILED]);
+}
+
+#[test]
+fn what_a_container_looks_like_in_the_middle_of_its_restart_proves_nothing() {
+    let mut story = Story::of(config());
+    let unhealthy = with_health("a", HealthState::Unhealthy);
+    story.look(&[&unhealthy]);
+    assert!(matches!(story.act(), Some(Action::Restart { .. })));
+    story.event("id-a", Happening::Kill { signal: Some(15) });
+    for second in [1, 5, 60] {
+        story.at(second).look(&[&exited("a", 137)]);
+        assert_eq!(story.act(), None);
+    }
+    story.fact(Fact::Restarted { name: "a".into(), result: Ok(()) });
+    let again = Container { started_at: story.seconds(60), ..unhealthy };
+    story.at(61).look(&[&again]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
 }
 
 #[test]

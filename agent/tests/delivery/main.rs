@@ -4,6 +4,8 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../contract-tests/src/port.rs"]
+mod port;
 mod receiver;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -243,7 +245,7 @@ impl Agent {
     }
 
     fn start(folder: &Path, config: Value) -> Self {
-        let port = free_port();
+        let port = port::unused_port();
         write_agent_config(folder, port, config);
         let child = Command::new(PROGRAM)
             .args(["--config", &folder.join("config.json").display().to_string()])
@@ -319,10 +321,6 @@ fn write_agent_config(folder: &Path, port: u16, mut config: Value) {
     config["audit"] = json!({ "path": folder.join("audit.jsonl") });
     config["state"] = json!({ "path": folder.join("state") });
     write_config(folder, &config);
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn in_file(folder: &Path) -> Vec<AuditEntry> {
@@ -421,7 +419,7 @@ fn an_entry_that_is_refused_holds_up_no_other() {
 #[test]
 fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     let folder = TempDir::new().unwrap();
-    let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", free_port()));
+    let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", port::unused_port()));
     wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
     let begin = Instant::now();
     agent.end(Signal::TERM);

@@ -1,10 +1,13 @@
 //! A corner of a real container engine for one test: unique names, images made from busybox, all of it removed at
 //! the end, also after a failure.
 
+#[path = "../../../contract-tests/src/port.rs"]
+mod port;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -161,7 +164,7 @@ impl Registry {
     /// Starts one on a free port, without any authentication.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let host = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let host = format!("127.0.0.1:{}", port::unused_port());
         let config = folder.path().join("config.yml");
         let storage = folder.path().join("storage");
         let text = format!(

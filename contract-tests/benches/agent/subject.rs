@@ -1,12 +1,11 @@
 //! The program that is measured: one process, its API, what the kernel counts about it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use contract_tests::request;
+use contract_tests::{request, unused_port};
 use serde_json::{Value, json};
 
 /// Longest wait for anything.
@@ -35,8 +34,7 @@ pub(crate) struct Subject {
 impl Subject {
     /// Starts it with `config` on the engine at `docker_host`; its files are in `folder`.
     pub(crate) fn start(folder: &Path, config: &Value, docker_host: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = port.expect("a port is free").to_string();
+        let address = format!("127.0.0.1:{}", unused_port());
         let mut config = config.clone();
         config["api"] = json!({"address": [address]});
         config["audit"] = json!({"path": folder.join("audit.jsonl")});

