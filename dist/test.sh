@@ -76,6 +76,7 @@ export CARGO_INCREMENTAL=0
 
 say "== format"
 cargo fmt --all --check
+cargo fmt --manifest-path contract-tests/fuzz/Cargo.toml --check
 
 say "== lints"
 cargo clippy --quiet --workspace --all-targets -- -D warnings

@@ -101,7 +101,7 @@ impl Machines {
     pub fn arrived(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
         let Some(machine) = self.of_mut(&entry.agent) else { return false };
         if !machine.is_new(entry) {
-            machine.repeats += 1;
+            machine.repeats = machine.repeats.saturating_add(1);
             return false;
         }
         machine.youngest = machine.youngest.max(Some(entry.timestamp));

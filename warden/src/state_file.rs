@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A file that is larger is not ours: 200 entries have less.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Ids count microseconds at most; these are enough for the next ten thousand years.
+const MAX_ID: u64 = 1 << 60;
+
 /// What an earlier life left.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct State {
@@ -49,6 +52,23 @@ struct Written<'a> {
     next_id: u64,
     entries: Vec<&'a RawValue>,
     machines: Vec<Machine>,
+}
+
+impl State {
+    /// The state in the content of a file.
+    pub fn parse(content: &[u8]) -> io::Result<Self> {
+        let state: Self = serde_json::from_slice(content)?;
+        if state.version != VERSION {
+            return Err(io::Error::other(format!("its version is {}, not {VERSION}", state.version)));
+        }
+        if state.next_id > MAX_ID {
+            return Err(io::Error::other(format!(
+                "its next id is {}, and no life gets there",
+                state.next_id
+            )));
+        }
+        Ok(state)
+    }
 }
 
 /// Reads the state; what was wrong with it, if anything was.
@@ -102,12 +122,7 @@ fn read(path: &Path) -> io::Result<State> {
     if metadata.len() > MAX_BYTES {
         return Err(io::Error::other("it is too large"));
     }
-    let state: State = serde_json::from_slice(&std::fs::read(path)?)?;
-    if state.version == VERSION {
-        Ok(state)
-    } else {
-        Err(io::Error::other(format!("its version is {}, not {VERSION}", state.version)))
-    }
+    State::parse(&std::fs::read(path)?)
 }
 
 /// Keeps the file up to date.

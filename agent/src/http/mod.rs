@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
 use openapi::Endpoints;
+pub use push::published;
 
 use crate::audit::{Audit, Deliveries};
 use crate::fleet::{Fleet, FleetError};

@@ -22,9 +22,9 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
     json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
 }
 
-/// The tags that were written. The agent's own reads make `pull` events, and the parts of an image are pushed without
+/// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of an image are pushed without
 /// a tag: neither counts.
-fn published(body: &[u8]) -> Vec<Published> {
+pub fn published(body: &[u8]) -> Vec<Published> {
     let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
     let mut images: Vec<Published> = Vec::new();
     for event in envelope.events {

@@ -101,17 +101,19 @@ pub struct LevelCounts {
 impl LevelCounts {
     /// Counts an entry of this level.
     pub fn add(&mut self, level: &str) {
-        *match level {
+        let count = match level {
             "info" => &mut self.info,
             "warning" => &mut self.warning,
             "error" => &mut self.error,
             "critical" => &mut self.critical,
             _ => &mut self.other,
-        } += 1;
+        };
+        *count = count.saturating_add(1);
     }
 
     /// All together.
     pub fn total(&self) -> u64 {
-        self.info + self.warning + self.error + self.critical + self.other
+        let counts = [self.info, self.warning, self.error, self.critical, self.other];
+        counts.into_iter().fold(0, u64::saturating_add)
     }
 }

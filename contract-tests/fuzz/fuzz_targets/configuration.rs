@@ -1,0 +1,8 @@
+//! See `targets::configuration`.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::configuration(input));

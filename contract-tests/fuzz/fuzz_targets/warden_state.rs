@@ -1,0 +1,8 @@
+//! See `targets::warden_state`.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::warden_state(input));

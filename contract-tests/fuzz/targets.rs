@@ -1,0 +1,118 @@
+//! What fuzzers and `tests/fuzz.rs` feed with arbitrary bytes. Each panics when a promise is broken; nothing else counts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_agent::http::published;
+use evenkeel_agent::image::Reference;
+use evenkeel_common::clock::Clock;
+use evenkeel_common::config::{Configuration, Findings, json};
+use evenkeel_common::wire::FleetEntry;
+use evenkeel_warden::config::Config;
+use evenkeel_warden::entry;
+use evenkeel_warden::machines::Machine;
+use evenkeel_warden::ring::{KEPT, Ring};
+use evenkeel_warden::state_file::State;
+use jiff::Timestamp;
+
+/// A time that stands still.
+struct Noon;
+
+impl Clock for Noon {
+    fn now(&self) -> Timestamp {
+        Timestamp::constant(1_800_000_000, 0)
+    }
+}
+
+/// Bodies of `POST /ingest`, one per line: what is taken is bounded, one line of JSON, and read back as it is; what
+/// is refused has a reason of bounded length; a number counts once.
+pub(crate) fn ingest(input: &[u8]) {
+    let ring = Ring::new(["box".to_owned()], State::default(), Arc::new(Noon));
+    for body in input.split(|byte| *byte == b'\n') {
+        let entry = match entry::parse(body, "box") {
+            Ok(entry) => entry,
+            Err(error) => {
+                assert!(error.to_string().len() < 1024, "{error}");
+                continue;
+            }
+        };
+        assert_eq!(entry.agent, "box");
+        let line = serde_json::to_string(&entry).expect("an entry can be written");
+        // A control character takes six bytes.
+        assert!(line.len() < 6 * 24 * 1024 && !line.contains('\n'), "{} bytes", line.len());
+        assert_eq!(serde_json::from_str::<FleetEntry>(&line).expect("it can be read"), entry);
+        ring.take(&entry);
+        if entry.seq.is_some() {
+            assert!(!ring.take(&entry), "sent again it is not stored again: {line}");
+        }
+    }
+    is_sound(&ring);
+}
+
+/// Contents of the warden's state file: what is accepted makes a warden that works, and that goes on counting.
+pub(crate) fn warden_state(input: &[u8]) {
+    let Ok(state) = State::parse(input) else { return };
+    let ids: Vec<String> = state.machines.iter().map(|machine| machine.id().to_owned()).collect();
+    let ring = Ring::new(ids.iter().cloned(), state, Arc::new(Noon));
+    is_sound(&ring);
+    let (_, before, _) = ring.state();
+    for (id, seq) in ids.iter().zip([0, 1, 2, u64::MAX - 1, u64::MAX].into_iter().cycle()) {
+        let body = format!(
+            r#"{{"timestamp":"2027-01-02T03:04:05Z","service":"web","event":"updated","message":"m","level":"info","seq":{seq}}}"#
+        );
+        ring.take(&entry::parse(body.as_bytes(), id).expect("it is an entry"));
+        ring.heard(id, Err("no answer".to_owned()));
+        ring.heard(id, Ok(()));
+    }
+    ring.know(["another".to_owned()]);
+    is_sound(&ring);
+    assert!(ring.state().1 >= before, "ids rise");
+}
+
+fn is_sound(ring: &Ring) {
+    for record in ring.records() {
+        serde_json::to_string(&record).expect("a record can be written");
+        record.counts_by_level.total();
+    }
+    let (lines, next, machines) = ring.state();
+    assert!(lines.len() <= KEPT && lines.len() as u64 <= next);
+    for line in lines {
+        serde_json::from_str::<FleetEntry>(&line).expect("the next life can read it");
+    }
+    let text = serde_json::to_string(&machines).expect("machines can be written");
+    assert_eq!(serde_json::from_str::<Vec<Machine>>(&text).expect("the next life can read them"), machines);
+}
+
+/// Bodies of `POST /registry/events`.
+pub(crate) fn registry_events(input: &[u8]) {
+    let images = published(input);
+    for (index, image) in images.iter().enumerate() {
+        assert!(!image.tag.is_empty() && !images[..index].contains(image), "{image:?}");
+    }
+}
+
+/// Image references: what is accepted is written in one way, which means the same.
+pub(crate) fn image_reference(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    for home in ["docker.io", "127.0.0.1:5000"] {
+        match Reference::parse_in(&text, home) {
+            Ok(reference) => {
+                let written = reference.to_string();
+                assert_eq!(Reference::parse(&written).as_ref(), Ok(&reference), "{text:?} as {written:?}");
+                assert!(!written.contains(|c: char| c.is_whitespace() || c.is_control()), "{written:?}");
+            }
+            Err(error) => assert!(error.to_string().len() < 1024, "{error}"),
+        }
+    }
+}
+
+/// Configuration files: a fault has words, and what is accepted is accepted again.
+pub(crate) fn configuration(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let path = Path::new("warden.json");
+    let env = |name: &str| (name == "SET").then(|| "0123456789abcdef-from-the-environment".to_owned());
+    match Config::parse(&text, path, &env) {
+        Ok(_) => assert!(json::parse(&text, &mut Findings::default()).is_ok()),
+        Err(faults) => assert!(!faults.to_string().is_empty()),
+    }
+}
