@@ -189,7 +189,20 @@ impl Engine {
         let mut containers: Vec<String> = self.containers(project).into_iter().map(|view| view.id).collect();
         containers.extend(self.holds(project).iter().map(|name| name.trim_start_matches('/').to_owned()));
         if !containers.is_empty() {
+            // Those that compose took along from one container to the next do not go with the last one.
+            let format = "{{range .Mounts}}{{.Name}} {{end}}";
+            let listed = self.cli(&["inspect", "-f", format]).args(&containers).output();
+            let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
             let _ = self.cli(&["rm", "-fv"]).args(&containers).output();
+            for volume in listed.unwrap_or_default().split_whitespace() {
+                let _ = self.cli(&["volume", "rm", volume]).output();
+            }
+        }
+        let of_project = format!("label=com.docker.compose.project={project}");
+        let listed = self.cli(&["network", "ls", "-q", "--filter", &of_project]).output();
+        let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        for name in listed.unwrap_or_default().lines() {
+            let _ = self.cli(&["network", "rm", name]).output();
         }
         let filter = format!("label={LABEL}={project}");
         let listed = self.cli(&["images", "-q", "--no-trunc", "--filter", &filter]).output();

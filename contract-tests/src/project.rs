@@ -36,6 +36,16 @@ impl Project {
         self.write();
     }
 
+    /// Replaces the file by this text, for projects that are more than a list of services. `{labels}` in it becomes
+    /// what every service must carry, as the value of its `labels`.
+    pub fn write_text(&mut self, text: &str) {
+        self.services.clear();
+        let labels = format!("{{ {LABEL}: {} }}", self.name);
+        let networks = format!("networks:\n  default:\n    labels: {labels}\n");
+        let text = text.replace("{labels}", &labels) + &networks;
+        std::fs::write(&self.file, text).expect("the compose file can be written");
+    }
+
     fn write(&self) {
         let services = self.services.iter().fold(String::new(), |text, (name, image, more)| {
             let labels = format!("    labels:\n      {LABEL}: {}\n", self.name);

@@ -241,18 +241,22 @@ impl Client {
         Self { stream, text: Vec::new() }
     }
 
-    /// Reads until what came contains `wanted`; `false` when that does not come soon.
+    /// Reads until what came contains `wanted`; `false` when for some time neither that nor another entry comes.
     async fn read_until(&mut self, wanted: &str) -> bool {
-        let deadline = tokio::time::Instant::now() + SOON;
+        let mut deadline = tokio::time::Instant::now() + SOON;
         let mut from = 0;
         loop {
             let found = self.text[from..].windows(wanted.len()).any(|window| window == wanted.as_bytes());
             if found {
                 return true;
             }
-            from = self.text.len().saturating_sub(wanted.len());
+            let before = self.text.len();
+            from = before.saturating_sub(wanted.len());
             if !self.read(deadline).await {
                 return false;
+            }
+            if self.text[before..].windows(4).any(|window| window == b"id: ") {
+                deadline = tokio::time::Instant::now() + SOON;
             }
         }
     }

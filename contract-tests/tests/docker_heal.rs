@@ -169,3 +169,38 @@ fn ten_containers_that_their_engine_took_down_are_all_back() {
         drop(world);
     }
 }
+
+/// What a restart of the one that owns a network does to those that use it (FIELD: healing a provider leaves its
+/// dependents dead).
+#[test]
+fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
+    let mut world = World::new("network");
+    world.push("web", &Image::good("v1"));
+    let image = world.reference("web");
+    world.project.write_text(&format!(
+        "services:
+  vpn: {{ image: '{image}', labels: {{labels}}, stop_grace_period: 1s }}
+  client: {{ image: '{image}', labels: {{labels}}, stop_grace_period: 1s, network_mode: 'service:vpn' }}
+"
+    ));
+    world.project.up();
+    // The network is there while both have the same interfaces.
+    let links = |service: &str| {
+        let pid = world.pids(&[service]).remove(0);
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).expect("it runs");
+        let names = text.lines().skip(2).filter_map(|line| line.split(':').next());
+        names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("eth")).collect::<Vec<_>>()
+    };
+    assert_eq!((links("vpn").len(), links("client").len()), (1, 1));
+    let agent = healer(&world, &[]);
+    world.crash(&["vpn"]);
+    wait_for(LONG, "both to be restarted", || {
+        let restarted = agent.entries(&Kind::RESTARTED);
+        if restarted.len() == 2 { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
+    });
+    assert_eq!((links("vpn").len(), links("client").len()), (1, 1));
+    let client = world.project.container("client").name;
+    let said = agent.wait_entry(LONG, &Kind::UNHEALTHY, 1);
+    assert_eq!(said.container.as_deref(), Some(&*client));
+    assert!(said.reason.as_ref().is_some_and(|why| why.contains("network of")), "{said:#?}");
+}

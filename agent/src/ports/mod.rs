@@ -161,6 +161,8 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again by itself (`always`, `unless-stopped`, `on-failure`).
     pub restarts_itself: bool,
+    /// The container whose network it uses instead of one of its own, by ID or name (`network_mode: service:…`).
+    pub network_of: Option<String>,
     /// What is mounted.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
 }

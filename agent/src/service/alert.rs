@@ -150,6 +150,7 @@ mod tests {
             oom_killed: false,
             error: String::new(),
             restarts_itself: false,
+            network_of: None,
             mounts: Vec::new(),
         }
     }

@@ -24,6 +24,8 @@ const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
 /// Its last stops may be told a moment before its end is noticed.
 const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
+/// Whoever starts a container anew may be about to do the same with those that use its network.
+const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
 const LOOP_RESTARTS: u64 = 3;
 /// See [`LOOP_RESTARTS`].
@@ -83,9 +85,19 @@ enum Condition {
     Resting,
     Ill {
         what: String,
-        ended: bool,
+        ailment: Ailment,
         settle: Duration,
     },
+}
+
+/// In what way a container is unwell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ailment {
+    /// Its process ended, or never began.
+    Down,
+    Unhealthy,
+    /// It runs, but the network that it uses is gone.
+    CutOff,
 }
 
 /// What the healer knows and remembers of one service.
@@ -172,7 +184,7 @@ impl Healer {
         patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
         // One that is being restarted looks stopped on purpose in between, and so it is: by us.
         for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
-            let condition = self.condition(container, stops, now);
+            let condition = self.condition(container, containers, stops, now);
             if matches!(condition, Condition::Ill { .. }) {
                 self.ill_now.insert(container.name.clone(), container.id.clone());
             }
@@ -214,42 +226,50 @@ impl Healer {
         ill.filter_map(|(_, patient)| restart_at(patient, config)).min()
     }
 
-    fn condition(&mut self, container: &Container, stops: &StopTimes, now: Timestamp) -> Condition {
-        let ill = |what: String, ended: bool| Condition::Ill { what, ended, settle: SETTLE_END };
+    fn condition(
+        &mut self,
+        container: &Container,
+        all: &[Container],
+        stops: &StopTimes,
+        now: Timestamp,
+    ) -> Condition {
+        let down = |what: String| Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_END };
         match container.state {
-            State::Running | State::Restarting if self.loops(container, now) => ill(
-                format!(
-                    "keeps crashing: restarted {} times, exit code {}",
-                    container.restart_count, container.exit_code
-                ),
-                true,
-            ),
+            State::Running | State::Restarting if self.loops(container, now) => down(format!(
+                "keeps crashing: restarted {} times, exit code {}",
+                container.restart_count, container.exit_code
+            )),
             // The engine is at it.
             State::Restarting => Condition::Starting,
+            State::Running if let Some(provider) = lost_network(container, all) => Condition::Ill {
+                what: format!("cut off: it uses the network of {provider}, which was started after it"),
+                ailment: Ailment::CutOff,
+                settle: SETTLE_CUT_OFF,
+            },
             State::Running => match container.health {
                 Some(HealthState::Unhealthy) => {
                     let what = with_health_output("unhealthy", container);
-                    Condition::Ill { what, ended: false, settle: Duration::ZERO }
+                    Condition::Ill { what, ailment: Ailment::Unhealthy, settle: Duration::ZERO }
                 }
                 Some(HealthState::Starting) => Condition::Starting,
                 Some(HealthState::Healthy) | None => Condition::Well,
             },
             State::Created if !container.error.is_empty() => {
-                ill(format!("could not be started: {}", container.error), true)
+                down(format!("could not be started: {}", container.error))
             }
             // Frozen by someone, on its way out, or in the middle of somebody's deploy.
             State::Paused | State::Removing | State::Created => Condition::Resting,
-            State::Dead => ill("dead: the engine could not remove it".to_owned(), true),
+            State::Dead => down("dead: the engine could not remove it".to_owned()),
             State::Exited => {
                 if ended_as_asked(container, stops) {
                     Condition::Resting
                 } else if ended_as_asked(container, &self.cut_off) {
                     let what = "stopped by the engine when it went away".to_owned();
-                    Condition::Ill { what, ended: true, settle: SETTLE_ENGINE }
+                    Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_ENGINE }
                 } else if container.oom_killed {
-                    ill("out of memory".to_owned(), true)
+                    down("out of memory".to_owned())
                 } else if container.exit_code != 0 {
-                    ill(format!("exited with code {}", container.exit_code), true)
+                    down(format!("exited with code {}", container.exit_code))
                 } else {
                     Condition::Resting
                 }
@@ -266,6 +286,15 @@ impl Healer {
         container.restart_count - window.1 >= LOOP_RESTARTS
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
+}
+
+/// The container whose network this one uses, if that was started anew since: an engine leaves those that were there
+/// before with what is left of the old network, which is nothing, and calls them well.
+fn lost_network<'a>(container: &Container, all: &'a [Container]) -> Option<&'a str> {
+    let wanted = container.network_of.as_ref()?;
+    let provider = all.iter().find(|one| one.id == *wanted || one.name == *wanted)?;
+    (provider.state == State::Running && provider.started_at > container.started_at)
+        .then_some(&*provider.name)
 }
 
 /// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine
@@ -354,6 +383,8 @@ fn visit(
         let helped = match condition {
             Condition::Well if container.health_timing.is_some() && fresh => Some(true),
             Condition::Well => over.then_some(true),
+            // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
+            Condition::Ill { ailment: Ailment::CutOff, .. } if fresh => Some(true),
             Condition::Ill { .. } if fresh || over => Some(false),
             // An agent that was restarted in between does not know whose stop it sees, and waits.
             Condition::Resting => (fresh || over).then_some(true),
@@ -365,9 +396,9 @@ fn visit(
                 return;
             }
             Some(true) => {
-                let rested = *condition == Condition::Resting;
+                let well = matches!(condition, Condition::Well);
                 *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
-                if !rested {
+                if well {
                     findings.entries.push(entry(
                         Kind::RESTARTED,
                         Level::Info,
@@ -386,16 +417,17 @@ fn visit(
         }
     } else {
         match condition {
-            Condition::Ill { what, ended, settle } => {
+            Condition::Ill { what, ailment, settle } => {
+                let ended = *ailment == Ailment::Down;
                 let illness = patient.illness.get_or_insert_with(|| Illness {
                     what: what.clone(),
-                    ended: *ended,
+                    ended,
                     since: now,
                     said: false,
                 });
                 if !illness.said && illness.what != *what {
                     illness.what.clone_from(what);
-                    illness.ended = *ended;
+                    illness.ended = ended;
                 }
                 let said_at = illness.since + *settle;
                 if !illness.said && now < said_at {
@@ -403,7 +435,7 @@ fn visit(
                 } else if !illness.said {
                     illness.said = true;
                     let (kind, verb) =
-                        if *ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
+                        if ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
                     let mut said = entry(kind, Level::Warning, format!("container {name} {verb}"));
                     said.reason = Some(what.clone());
                     findings.entries.push(said);

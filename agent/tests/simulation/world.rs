@@ -322,6 +322,7 @@ impl Inner {
             oom_killed: false,
             error: String::new(),
             restarts_itself: false,
+            network_of: None,
             mounts: Vec::new(),
         };
         if container.started.is_none() {

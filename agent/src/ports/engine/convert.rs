@@ -53,7 +53,9 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         .and_then(|health| health.log.as_ref()?.last()?.output.as_deref())
         .map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT))
         .unwrap_or_default();
-    let policy = seen.host_config.and_then(|host| host.restart_policy?.name);
+    let host = seen.host_config.unwrap_or_default();
+    let policy = host.restart_policy.and_then(|policy| policy.name);
+    let network_of = host.network_mode.and_then(|mode| mode.strip_prefix("container:").map(str::to_owned));
     let mut mounts: Vec<_> = seen.mounts.unwrap_or_default().into_iter().map(mount).collect();
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     Ok(Container {
@@ -86,6 +88,7 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
                     | RestartPolicyNameEnum::ON_FAILURE
             )
         ),
+        network_of,
         mounts,
     })
 }

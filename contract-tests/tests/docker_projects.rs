@@ -1,0 +1,204 @@
+//! Projects as people have them: several files, variables, replicas, one-shots, profiles, volumes, shared networks. An
+//! update or its undoing changes what it is about and nothing else.
+
+use std::time::Duration;
+
+use contract_tests::{Agent, ContainerView, Image, Pushed, World, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::json;
+
+const LONG: Duration = Duration::from_secs(90);
+
+/// The base file and one on top of it, with a variable from an env file; two replicas behind a one-shot.
+fn shop(about: &str) -> (World, Agent, Pushed) {
+    let mut world = World::new(about);
+    let done = Image {
+        command: ["/bin/sh", "-c", "echo migrated"].map(str::to_owned).to_vec(),
+        ..Image::exits("v1", 0)
+    };
+    let v1 = world.push("web", &Image::good("v1"));
+    world.push("migrate", &done);
+    world.push("db", &Image::good("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  migrate: {{ image: '{host}/migrate:latest', labels: {{labels}}, network_mode: none }}
+  db:
+    image: '{host}/db:latest'
+    labels: {{labels}}
+    volumes: ['data:/data', '/scratch']
+    stop_grace_period: 1s
+  web:
+    image: '{host}/web:${{WEB_TAG:?not from the env file}}'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    depends_on:
+      migrate: {{ condition: service_completed_successfully }}
+      db: {{ condition: service_healthy }}
+  tool: {{ image: '{host}/db:latest', labels: {{labels}}, profiles: [debug] }}
+volumes:
+  data: {{ labels: {{labels}} }}
+"
+    ));
+    let (more, env) = (world.folder().join("more.yml"), world.folder().join("shop.env"));
+    let text = "services:
+  web:
+    deploy: { replicas: 2 }
+    restart: unless-stopped
+    volumes: ['/cache']
+";
+    std::fs::write(&more, text).expect("the file can be written");
+    std::fs::write(&env, "WEB_TAG=latest\n").expect("the file can be written");
+    let more_file = more.display().to_string();
+    let up = ["-f", &more_file, "--env-file", &env.display().to_string(), "up", "-d"];
+    let output = world.project.compose(&up);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut entry = world.entry("shop", &["web:latest", "migrate:latest", "db:latest"]);
+    entry["compose_files"] = json!([world.project.file, more]);
+    entry["env_file"] = json!(env);
+    entry["auto_heal"] = true.into();
+    let agent = world.agent_for(&[entry]);
+    (world, agent, v1)
+}
+
+fn of(views: &[ContainerView], service: &str) -> Vec<ContainerView> {
+    views.iter().filter(|view| view.service == service).cloned().collect()
+}
+
+/// Puts a word into a file of each container, which is gone with the container unless it is on a volume.
+fn mark(world: &World, views: &[ContainerView], path: &str) {
+    for view in views {
+        world.engine.docker(&["exec", &view.name, "/bin/sh", "-c", &format!("echo kept > {path}")]);
+    }
+}
+
+#[track_caller]
+fn assert_marked(world: &World, views: &[ContainerView], path: &str) {
+    for view in views {
+        let found = world.engine.docker(&["exec", &view.name, "/bin/cat", path]);
+        assert_eq!(found, "kept", "{path} of {}", view.name);
+    }
+}
+
+/// What an update of `web` must leave as it is.
+struct Untouched {
+    db: ContainerView,
+}
+
+impl Untouched {
+    fn before(world: &World) -> Self {
+        let views = world.project.containers();
+        mark(world, &of(&views, "web"), "/cache/mark");
+        mark(world, &of(&views, "db"), "/data/mark");
+        mark(world, &of(&views, "db"), "/scratch/mark");
+        Self { db: of(&views, "db").remove(0) }
+    }
+
+    #[track_caller]
+    fn assert(&self, world: &World, version: &str) {
+        let views = world.project.containers();
+        let web = of(&views, "web");
+        assert_eq!(web.len(), 2, "{views:#?}");
+        for view in &web {
+            assert_eq!((view.version.as_str(), view.state.as_str()), (version, "running"), "{view:#?}");
+        }
+        assert_marked(world, &web, "/cache/mark");
+        let db = of(&views, "db").remove(0);
+        assert_eq!((&db.id, &db.started_at), (&self.db.id, &self.db.started_at));
+        for path in ["/data/mark", "/scratch/mark"] {
+            assert_marked(world, std::slice::from_ref(&db), path);
+        }
+        let migrate = of(&views, "migrate");
+        assert!(migrate.len() == 1 && migrate[0].state == "exited", "{migrate:#?}");
+        assert_eq!(of(&views, "tool"), [], "a profile that is not asked for");
+        world.assert_tidy();
+    }
+}
+
+#[test]
+fn a_project_with_all_that_compose_offers_is_updated_and_keeps_all_the_rest() {
+    let (world, agent, _) = shop("offers");
+    let rest = Untouched::before(&world);
+    let v2 = world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    rest.assert(&world, "v2");
+    assert_eq!(agent.check("shop").event, Kind::CHECKED);
+    for kind in [Kind::DIED, Kind::UNHEALTHY, Kind::RESTARTING, Kind::ROLLED_BACK] {
+        assert_eq!(agent.entries(&kind), [], "a one-shot that is done is no patient");
+    }
+}
+
+#[test]
+fn a_project_with_all_that_compose_offers_goes_back_whole_when_its_new_image_is_bad() {
+    let (world, agent, v1) = shop("whole");
+    let rest = Untouched::before(&world);
+    let v2 = world.push("web", &Image::unhealthy("v2"));
+    agent.trigger("shop");
+    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    rest.assert(&world, "v1");
+    assert_eq!(agent.check("shop").event, Kind::CHECKED);
+    rest.assert(&world, "v1");
+}
+
+#[test]
+fn a_one_shot_that_fails_in_its_new_version_takes_the_update_back() {
+    let (world, agent, _) = shop("migration");
+    let rest = Untouched::before(&world);
+    let v2 = world.push("migrate", &Image::exits("v2", 0));
+    agent.trigger("shop");
+    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    rest.assert(&world, "v1");
+    assert_eq!(agent.blocked().get("shop/migrate:latest"), Some(&v2.digest));
+    let told = format!("{} {}", entry.reason.unwrap_or_default(), entry.output);
+    assert!(told.contains("migrate") && told.contains("cannot open the ledger"), "{told}");
+}
+
+#[test]
+fn what_shares_the_network_of_an_updated_container_goes_with_it_there_and_back() {
+    let mut world = World::new("shared-net");
+    world.push("vpn", &Image::good("v1"));
+    world.push("client", &Image::good("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s }}
+  client:
+    image: '{host}/client:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    network_mode: 'service:vpn'
+"
+    ));
+    world.project.up();
+    let network = |service: &str| {
+        let pid = world.pids(&[service]).remove(0);
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_else(|error| panic!("{service}: {error}"))
+    };
+    assert_eq!(network("vpn"), network("client"));
+    let agent = world.agent_for(&[world.entry("tunnel", &["vpn:latest"])]);
+    world.push("vpn", &Image::good("v2"));
+    agent.trigger("tunnel");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("vpn", "v2");
+    world.assert_runs("client", "v1");
+    assert_eq!(network("vpn"), network("client"));
+
+    world.push("vpn", &Image::exits("v3", 1));
+    agent.trigger("tunnel");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_done(2);
+    world.assert_runs("vpn", "v2");
+    world.assert_runs("client", "v1");
+    wait_for(LONG, "both to be in one network", || {
+        if network("vpn") == network("client") { Ok(()) } else { Err("two networks".to_owned()) }
+    });
+    world.assert_tidy();
+}
