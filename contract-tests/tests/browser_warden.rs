@@ -2,7 +2,7 @@
 
 mod browser;
 
-use browser::{ago, assert_is_sound, axe, keep_picture};
+use browser::{ago, axe, keep_picture};
 use contract_tests::{Browser, Stage};
 use serde_json::{Value, json};
 
@@ -99,7 +99,6 @@ fn machines_fleet_and_feed_show_what_the_warden_knows() {
     );
     let feed = browser.text("#events > tr:nth-child(1)");
     assert!(feed.contains("queue-1 is healthy again") && feed.contains("harbour"), "{feed}");
-    assert_is_sound(&browser);
 }
 
 #[test]
@@ -122,7 +121,6 @@ fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
     assert_eq!(reader.url(), stage.url());
     reader.write("#search", "code 1");
     reader.wait("what has the reason", &format!("{VISIBLE} === 1"));
-    assert_is_sound(&reader);
 }
 
 #[test]
@@ -131,6 +129,7 @@ fn entries_come_live_and_a_reconnect_makes_neither_gap_nor_double() {
     stage.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
     browser
         .wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
+    browser.bear(&["net::ERR_"]);
     stage.away(true);
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     stage.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
@@ -168,7 +167,6 @@ fn hostile_text_is_only_text() {
     }
     assert_eq!(browser.value("window.hit ?? null"), Value::Null);
     assert_eq!(browser.value("document.querySelectorAll('main img').length"), 0);
-    assert_is_sound(&browser);
 }
 
 #[test]
@@ -187,7 +185,6 @@ fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
         browser.value("[...new FormData(document.querySelector('form')).keys()]"),
         json!(["token", "level"])
     );
-    assert_is_sound(&browser);
 }
 
 #[test]
