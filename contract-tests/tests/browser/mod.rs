@@ -1,5 +1,10 @@
 //! What the tests of both pages share.
 
+#[allow(dead_code)]
+pub(crate) mod agent_scene;
+#[allow(dead_code)]
+pub(crate) mod warden_scene;
+
 use std::path::{Path, PathBuf};
 
 use contract_tests::Browser;
