@@ -225,6 +225,15 @@ impl Browser {
         self.runtime.block_on(self.client.perform_actions(actions)).expect("keys can be pressed");
     }
 
+    /// Presses keys together.
+    #[track_caller]
+    pub fn press_together(&self, keys: &[char]) {
+        let actions = KeyActions::new("keys".into());
+        let down = keys.iter().fold(actions, |actions, key| actions.then(KeyAction::Down { value: *key }));
+        let up = keys.iter().rev().fold(down, |actions, key| actions.then(KeyAction::Up { value: *key }));
+        self.runtime.block_on(self.client.perform_actions(up)).expect("keys can be pressed");
+    }
+
     /// Waits until an expression is true in the page.
     #[track_caller]
     pub fn wait(&self, what: &str, expression: &str) {

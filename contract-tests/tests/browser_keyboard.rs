@@ -4,13 +4,15 @@ mod browser;
 
 use browser::agent_scene::{busy_agent, busy_machine};
 use browser::warden_scene::busy_warden;
-use contract_tests::{Browser, Stage};
+use contract_tests::{Browser, Stage, Warden, request};
 use serde_json::{Value, json};
 
+const SHIFT: char = '\u{e008}';
 const TAB: char = '\u{e004}';
 const ENTER: char = '\u{e007}';
 const ESCAPE: char = '\u{e00c}';
 const SPACE: char = ' ';
+const DOWN: char = '\u{e015}';
 
 const IS_OPEN: &str = "document.querySelector('dialog').open";
 
@@ -54,8 +56,19 @@ fn assert_focus(browser: &Browser, css: &str) {
 /// Presses Tab until an element has the focus, which is seen at each stop.
 #[track_caller]
 fn tab_to(browser: &Browser, css: &str) {
+    walk_to(browser, css, &[TAB]);
+}
+
+/// The same backwards.
+#[track_caller]
+fn back_to(browser: &Browser, css: &str) {
+    walk_to(browser, css, &[SHIFT, TAB]);
+}
+
+#[track_caller]
+fn walk_to(browser: &Browser, css: &str, keys: &[char]) {
     for _ in 0..120 {
-        browser.press(&[TAB]);
+        browser.press_together(keys);
         if browser.value("document.activeElement === document.body") == true {
             continue;
         }
@@ -212,6 +225,85 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
     assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
     assert_focus(&browser, "#theme");
     assert_eq!(browser.value("document.querySelectorAll('.fold[aria-expanded=true]').length"), 3);
+}
+
+/// Sends an entry as an agent does.
+#[track_caller]
+fn ingest(warden: &Warden, seq: u32, service: &str, level: &str, message: &str) {
+    let entry = json!({ "timestamp": browser::ago(0), "service": service, "event": "restarted", "level": level,
+        "message": message, "seq": seq });
+    let token = format!("Bearer {}", Warden::agent_token("home"));
+    let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+    let reply = request(warden.address(), "POST", "/ingest", &headers, entry.to_string().as_bytes());
+    assert_eq!(reply.expect("the warden answers").status, 200);
+}
+
+#[test]
+fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let warden = Warden::start(folder.path(), &[("attic", "127.0.0.1:9"), ("home", "127.0.0.1:9")]);
+    ingest(&warden, 1, "shop", "info", "shop-1 is healthy again");
+    ingest(&warden, 2, "mail", "warning", "mail-1 is unhealthy");
+    let events = "[...document.querySelectorAll('#events > tr')].filter((r) => !r.hidden).length";
+    let home = "document.querySelector('[name=machine]').value === 'home'";
+    let browser = Browser::start();
+    browser.bear(&["status of 401"]);
+    browser.open(&warden.url());
+    browser.wait("the form", "document.activeElement.id === 'token'");
+    assert_focus(&browser, "#token");
+    type_in(&browser, "wrong");
+    browser.press(&[ENTER]);
+    browser.wait("the refusal", "document.querySelector('#refused')?.innerText.includes('not accepted')");
+    type_in(&browser, Warden::TOKEN);
+    browser.press(&[ENTER]);
+    browser.wait("the machines", "document.querySelectorAll('#machines > li').length === 2");
+    // The heartbeat's own words are two more.
+    browser.wait("the entries", &format!("{events} === 4"));
+
+    browser.press(&[TAB]);
+    assert_focus(&browser, ".skip");
+    browser.press(&[ENTER]);
+    tab_to(&browser, "#machines > li:nth-child(2) .pick");
+    browser.press(&[ENTER]);
+    browser.wait("its entries", &format!("{home} && {events} === 3"));
+    assert_focus(&browser, "#machines > li:nth-child(2) .pick");
+    tab_to(&browser, "[name=level]");
+    browser.press(&[DOWN, DOWN]);
+    browser.wait("warnings", "document.querySelector('[name=level]').value === 'warning'");
+    ingest(&warden, 3, "wiki", "warning", "wiki-1 is unhealthy");
+    browser.wait("the new one", "document.querySelector('#events').innerText.includes('wiki-1')");
+    assert_focus(&browser, "[name=level]");
+    browser.press(&['/']);
+    assert_focus(&browser, "#search");
+    type_in(&browser, "wiki-1");
+    browser.wait("the one", &format!("{events} === 1"));
+    assert_eq!(browser.url(), format!("{}?machine=home&level=warning&text=wiki-1", warden.url()));
+    tab_to(&browser, "#share");
+    browser.press(&[SPACE]);
+    wait_told(&browser, "The link opens this view");
+    assert_focus(&browser, "#share");
+    browser.press(&['/']);
+    tab_to(&browser, "#clear");
+    browser.press(&[ENTER]);
+    browser.wait("all", &format!("{events} === 5"));
+    assert_focus(&browser, "#search");
+    assert_eq!(browser.url(), warden.url());
+
+    // Not around the corner: a browser without a window gives the next page no focus after that.
+    back_to(&browser, "#theme");
+    browser.press(&[ENTER]);
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
+    assert_focus(&browser, "#theme");
+
+    // Out, and the browser has forgotten the token.
+    tab_to(&browser, "#logout");
+    browser.press(&[ENTER]);
+    browser.wait("the form", "document.activeElement.id === 'token'");
+    assert_eq!(browser.url(), warden.url());
+    assert_focus(&browser, "#token");
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark", "the theme stays");
+    browser.reload();
+    browser.wait("the form, still", "document.activeElement.id === 'token'");
 }
 
 /// Everything that can be seen and used.
