@@ -465,7 +465,7 @@ showTheme();
 // `/` goes to the search field, Escape empties it.
 const search = byId("search");
 document.addEventListener("keydown", (event) => {
-  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  const typing = /^(INPUT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
     event.preventDefault();
     search.focus();

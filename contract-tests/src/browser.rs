@@ -1,5 +1,7 @@
 //! A headless Chromium, driven through chromedriver: what a person sees and does.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,10 +19,20 @@ use crate::{PREFIX, wait_for};
 const SOON: Duration = Duration::from_secs(20);
 
 /// One window of a browser of its own, with an empty profile.
+///
+/// Whatever a test looks at, its browser must end sound: nothing was asked for but what the pages that the test opened
+/// have at their own origin, and the console holds no fault (error, warning, violation of policy) that the test does
+/// not [bear](Self::bear). This is looked at when it is dropped, so no test can forget it.
 pub struct Browser {
     runtime: tokio::runtime::Runtime,
     client: Client,
     driver: Child,
+    /// Whether the driver keeps what is asked for.
+    records: bool,
+    /// Origins of the pages that were opened.
+    opened: RefCell<BTreeSet<String>>,
+    asked: RefCell<Vec<String>>,
+    borne: RefCell<Vec<&'static str>>,
     // Removed after the browser has ended.
     _profile: TempDir,
 }
@@ -43,21 +55,27 @@ impl Browser {
     /// Starts one, 1440 by 900, with the light theme as the system's preference.
     #[track_caller]
     pub fn start() -> Self {
-        Self::with_log(&json!({ "browser": "ALL" }))
-    }
-
-    /// Starts one that keeps what it asks for, for [`Self::requests`].
-    #[track_caller]
-    pub fn recording() -> Self {
-        let browser = Self::with_log(&json!({ "browser": "ALL", "performance": "ALL" }));
+        let browser = Self::with(true);
         // What the browser's own first page has asked for does not count.
-        browser.open("about:blank");
+        browser.go("about:blank");
         browser.log("performance");
         browser
     }
 
+    /// Starts one for measurements. A driver that keeps what is asked for copies each frame of a stream, and the page
+    /// pays for that; here the page's own list tells what it has asked for.
     #[track_caller]
-    fn with_log(log: &Value) -> Self {
+    pub fn measuring() -> Self {
+        Self::with(false)
+    }
+
+    #[track_caller]
+    fn with(records: bool) -> Self {
+        let log = if records {
+            json!({ "browser": "ALL", "performance": "ALL" })
+        } else {
+            json!({ "browser": "ALL" })
+        };
         let profile = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}browser-"))
             .tempdir()
@@ -107,7 +125,16 @@ impl Browser {
                 panic!("no browser: {error}");
             }
         };
-        let browser = Self { runtime, client, driver, _profile: profile };
+        let browser = Self {
+            runtime,
+            client,
+            driver,
+            records,
+            opened: RefCell::default(),
+            asked: RefCell::default(),
+            borne: RefCell::default(),
+            _profile: profile,
+        };
         browser.prefers("light", false);
         browser
     }
@@ -115,6 +142,13 @@ impl Browser {
     /// Opens an address and waits until it is loaded.
     #[track_caller]
     pub fn open(&self, url: &str) {
+        let origin = url::Url::parse(url).expect("an address").origin().ascii_serialization();
+        self.opened.borrow_mut().insert(origin);
+        self.go(url);
+    }
+
+    #[track_caller]
+    fn go(&self, url: &str) {
         self.runtime.block_on(self.client.goto(url)).expect("the page can be opened");
     }
 
@@ -191,6 +225,15 @@ impl Browser {
         self.runtime.block_on(self.client.perform_actions(actions)).expect("keys can be pressed");
     }
 
+    /// Presses keys together.
+    #[track_caller]
+    pub fn press_together(&self, keys: &[char]) {
+        let actions = KeyActions::new("keys".into());
+        let down = keys.iter().fold(actions, |actions, key| actions.then(KeyAction::Down { value: *key }));
+        let up = keys.iter().rev().fold(down, |actions, key| actions.then(KeyAction::Up { value: *key }));
+        self.runtime.block_on(self.client.perform_actions(up)).expect("keys can be pressed");
+    }
+
     /// Waits until an expression is true in the page.
     #[track_caller]
     pub fn wait(&self, what: &str, expression: &str) {
@@ -242,32 +285,65 @@ impl Browser {
         }
     }
 
-    /// Addresses of all requests since it was asked last, whoever made them and whatever became of them; in a
-    /// browser that is [`Self::recording`].
+    /// Addresses of all requests so far, whoever made them and whatever became of them.
     #[track_caller]
     pub fn requests(&self) -> Vec<String> {
-        let messages = self.log("performance").into_iter().filter_map(|entry| {
+        self.try_requests().expect("the browser answers")
+    }
+
+    fn try_requests(&self) -> Result<Vec<String>, String> {
+        if !self.records {
+            let body = "return performance.getEntriesByType('resource').map((e) => e.name);";
+            let listed = self.runtime.block_on(self.client.execute(body, Vec::new()));
+            let listed = listed.map_err(|error| error.to_string())?;
+            let listed = listed.as_array().into_iter().flatten();
+            return Ok(listed.filter_map(|name| name.as_str().map(str::to_owned)).collect());
+        }
+        let log = self.try_log("performance")?;
+        let sent = log.into_iter().filter_map(|entry| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let message = &message["message"];
             let sent = ["Network.requestWillBeSent", "Network.webSocketCreated"].map(Value::from);
             let url = message["params"]["request"]["url"].as_str().or(message["params"]["url"].as_str());
             url.filter(|_| sent.contains(&message["method"])).map(str::to_owned)
         });
-        messages.collect()
+        let mut asked = self.asked.borrow_mut();
+        asked.extend(sent);
+        Ok(asked.clone())
     }
 
     #[track_caller]
     fn log(&self, kind: &str) -> Vec<Value> {
-        let log = self.beyond(Beyond("se/log", json!({ "type": kind })));
-        log.as_array().cloned().unwrap_or_default()
+        self.try_log(kind).expect("the browser answers")
     }
 
-    /// What the console got since it was asked last, faults only: errors, warnings, violations of policy.
-    #[track_caller]
-    pub fn faults(&self) -> Vec<String> {
-        let entries = self.log("browser");
-        let faults = entries.iter().filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
-        faults.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
+    fn try_log(&self, kind: &str) -> Result<Vec<Value>, String> {
+        let log = self.runtime.block_on(self.client.issue_cmd(Beyond("se/log", json!({ "type": kind }))));
+        Ok(log.map_err(|error| error.to_string())?.as_array().cloned().unwrap_or_default())
+    }
+
+    /// Lets the console hold faults with one of these words in them: the browser itself notes there what became of a
+    /// request, also when the test wanted just that.
+    pub fn bear(&self, words: &[&'static str]) {
+        self.borne.borrow_mut().extend(words);
+    }
+
+    /// What is not sound, one line each.
+    fn unsound(&self) -> Result<Vec<String>, String> {
+        let opened = self.opened.borrow();
+        let is_own = |url: &str| {
+            let origin = url::Url::parse(url).map(|url| url.origin().ascii_serialization());
+            url.starts_with("data:") || origin.is_ok_and(|origin| opened.contains(&origin))
+        };
+        let elsewhere = self.try_requests()?.into_iter().filter(|url| !is_own(url));
+        let elsewhere = elsewhere.map(|url| format!("asked elsewhere: {url}"));
+        let borne = self.borne.borrow();
+        let faults = self.try_log("browser")?.into_iter().filter_map(|entry| {
+            let counts = entry["level"] == "SEVERE" || entry["level"] == "WARNING";
+            let text = entry["message"].as_str().unwrap_or_default().to_owned();
+            (counts && !borne.iter().any(|words| text.contains(words))).then_some(text)
+        });
+        Ok(elsewhere.chain(faults).collect())
     }
 
     /// A picture of the window as PNG.
@@ -295,6 +371,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
+        let failing = std::thread::panicking();
+        let unsound = if failing { Ok(Vec::new()) } else { self.unsound() };
         let closed = self.runtime.block_on(async {
             tokio::time::timeout(Duration::from_secs(10), self.client.clone().close()).await
         });
@@ -305,5 +383,6 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
+        assert!(unsound == Ok(Vec::new()), "the page is not sound: {unsound:#?}");
     }
 }

@@ -2,67 +2,14 @@
 
 mod browser;
 
-use browser::{ago, assert_is_sound, axe, keep_picture};
+use browser::keep_picture;
+use browser::warden_scene::{DIGEST, busy_warden, entry};
 use contract_tests::{Browser, Stage};
 use serde_json::{Value, json};
 
-const DIGEST: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
-const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
-
-fn machines() -> Value {
-    json!([
-        { "id": "harbour", "online": true, "since": ago(180_000), "last_entry": ago(60), "last_seq": 812, "missing": 0,
-          "counts_by_level": { "info": 790, "warning": 20, "error": 2, "critical": 0, "other": 0 } },
-        { "id": "lighthouse", "online": false, "since": ago(540), "reason": "connection refused", "last_entry": ago(600),
-          "last_seq": 97, "missing": 3, "counts_by_level": { "info": 88, "warning": 5, "error": 0, "critical": 1, "other": 0 } },
-        { "id": "quay", "missing": 0, "counts_by_level": { "info": 0, "warning": 0, "error": 0, "critical": 0, "other": 0 } },
-    ])
-}
-
-fn entry(
-    seq: u32,
-    seconds: u32,
-    agent: &str,
-    service: &str,
-    event: &str,
-    level: &str,
-    message: &str,
-) -> Value {
-    json!({ "timestamp": ago(seconds), "machine": agent, "service": service, "event": event, "message": message,
-            "level": level, "seq": seq, "agent": agent })
-}
-
+/// A stage with a fleet, and a browser that shows it.
 fn scene() -> (Stage, Browser) {
-    let stage = Stage::warden();
-    stage.answer("GET /machines", 200, &machines());
-    let mut updated =
-        entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
-    updated["new_digest"] = json!(DIGEST);
-    stage.entry(&updated);
-    let mut back = entry(
-        90,
-        3000,
-        "lighthouse",
-        "shop",
-        "rolled_back",
-        "warning",
-        "the new image failed; the old one runs again",
-    );
-    back["old_digest"] = json!(DIGEST);
-    back["new_digest"] = json!(BAD);
-    back["reason"] = json!("container shop-1 exited with code 1");
-    stage.entry(&back);
-    stage.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
-    stage.entry(&entry(
-        0,
-        540,
-        "lighthouse",
-        "warden",
-        "agent_offline",
-        "warning",
-        "lighthouse does not answer",
-    ));
-    stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
+    let stage = busy_warden();
     let browser = Browser::start();
     browser.open(&format!("{}?token=secret", stage.url()));
     browser.wait("the cards", "document.querySelectorAll('#machines > li').length === 3");
@@ -99,7 +46,6 @@ fn machines_fleet_and_feed_show_what_the_warden_knows() {
     );
     let feed = browser.text("#events > tr:nth-child(1)");
     assert!(feed.contains("queue-1 is healthy again") && feed.contains("harbour"), "{feed}");
-    assert_is_sound(&browser);
 }
 
 #[test]
@@ -122,7 +68,6 @@ fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
     assert_eq!(reader.url(), stage.url());
     reader.write("#search", "code 1");
     reader.wait("what has the reason", &format!("{VISIBLE} === 1"));
-    assert_is_sound(&reader);
 }
 
 #[test]
@@ -131,6 +76,7 @@ fn entries_come_live_and_a_reconnect_makes_neither_gap_nor_double() {
     stage.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
     browser
         .wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
+    browser.bear(&["net::ERR_"]);
     stage.away(true);
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     stage.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
@@ -168,7 +114,6 @@ fn hostile_text_is_only_text() {
     }
     assert_eq!(browser.value("window.hit ?? null"), Value::Null);
     assert_eq!(browser.value("document.querySelectorAll('main img').length"), 0);
-    assert_is_sound(&browser);
 }
 
 #[test]
@@ -179,29 +124,20 @@ fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
     browser.wait("the refusal", "!document.querySelector('#refused').hidden");
     assert_eq!(browser.url(), format!("{}?level=error", stage.url()));
     assert_eq!(browser.value("document.activeElement.id"), "token");
-    if let Some(axe) = axe() {
-        assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0]);
-    }
     keep_picture(&browser, "warden-login");
     assert_eq!(
         browser.value("[...new FormData(document.querySelector('form')).keys()]"),
         json!(["token", "level"])
     );
-    assert_is_sound(&browser);
 }
 
 #[test]
-fn no_serious_fault_of_accessibility_in_either_theme_and_the_pictures_are_kept() {
+fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
     let (stage, browser) = scene();
-    assert!(stage.size() < 150 * 1024);
+    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
     for scheme in ["light", "dark"] {
         browser.prefers(scheme, true);
-        for width in [390, 1440] {
-            browser.size(width, 1000);
-            if let Some(axe) = axe() {
-                assert_eq!(browser.accessibility_faults(&axe), [] as [String; 0], "{scheme} {width}");
-            }
-        }
+        browser.size(1440, 1000);
         keep_picture(&browser, &format!("warden-{scheme}"));
     }
     browser.prefers("light", true);

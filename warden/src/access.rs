@@ -73,6 +73,11 @@ pub fn set_cookie(token: &str, https: bool) -> String {
     format!("{TOKEN}={value}; Path=/; HttpOnly; SameSite=Strict{secure}")
 }
 
+/// `Set-Cookie` that makes a browser forget the token.
+pub fn forget_cookie(https: bool) -> String {
+    format!("{}; Max-Age=0", set_cookie("", https))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +140,7 @@ mod tests {
             assert_eq!(cookies(&sent), [token]);
         }
         assert!(set_cookie("t", true).ends_with("; SameSite=Strict; Secure"));
+        assert_eq!(forget_cookie(true), "token=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0");
         let two = headers(&[("cookie", "token=a"), ("cookie", "mytoken=b; token=c; token")]);
         assert_eq!(cookies(&two), ["a", "c"]);
     }

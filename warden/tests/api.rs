@@ -193,6 +193,32 @@ async fn the_page_sets_its_cookie_and_holds_no_token() {
 }
 
 #[tokio::test]
+async fn a_logout_takes_the_cookie_back_and_no_other_site_can_cause_it() {
+    let stage = Stage::start();
+    let logout = async |method: &str, headers: &str| {
+        let request = format!("{method} /logout HTTP/1.1\r\nhost: w\r\nconnection: close\r\n{headers}\r\n");
+        stage.send(&request).await
+    };
+    let cookie = "token=; Path=/; HttpOnly; SameSite=Strict";
+    for (headers, expected) in [
+        (format!("cookie: token={PEOPLE}\r\norigin: http://w\r\n"), format!("{cookie}; Max-Age=0")),
+        ("x-forwarded-proto: https\r\n".to_owned(), format!("{cookie}; Secure; Max-Age=0")),
+    ] {
+        let answer = logout("POST", &format!("{headers}content-length: 0\r\n")).await;
+        assert_eq!((status(&answer), body(&answer)), (200, r#"{"status":"logged_out"}"#));
+        assert_eq!(header(&answer, "set-cookie"), Some(expected.as_str()));
+    }
+    for headers in ["origin: http://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n"] {
+        let answer = logout("POST", &format!("{headers}content-length: 0\r\n")).await;
+        assert_refused(&answer, 403);
+        assert_eq!(header(&answer, "set-cookie"), None);
+    }
+    // Nobody is logged out by a link or a picture.
+    assert_refused(&logout("GET", "").await, 405);
+    stage.finish().await;
+}
+
+#[tokio::test]
 async fn the_replay_is_the_last_50_and_a_known_id_continues() {
     let stage = Stage::start();
     for seq in 1..=60 {

@@ -244,7 +244,7 @@ function makeRow(name) {
 
   const button = (text, title, deed) => {
     const node = h("button", { type: "button", class: "button", title, "aria-describedby": id }, text);
-    node.addEventListener("click", () => deed(node));
+    onPress(node, deed);
     return node;
   };
   const path = encodeURIComponent(name);
@@ -258,6 +258,8 @@ function makeRow(name) {
   const unblock = button("Unblock", "Allow the blocked image again", async (node) => {
     const sure = await agree(`Unblock ${legible(name)}?`,
       "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be away meanwhile.", "Unblock");
+    // Someone else may have done it meanwhile; then there is no button that could have the focus again.
+    if (node.hidden) trigger.focus();
     if (sure) act(node, `/unblock/${path}`, name);
   });
   unblock.hidden = true;
@@ -358,9 +360,13 @@ const ANSWERS = {
   not_blocked: (name) => `${name} is not blocked.`,
 };
 
+// A button that is busy takes no other press. It stays enabled: a disabled one would lose the focus.
+function onPress(button, deed) {
+  button.addEventListener("click", () => { if (!button.hasAttribute("aria-busy")) deed(button); });
+}
+
 async function act(button, path, name) {
-  button.setAttribute("aria-busy", "true");
-  button.disabled = true;
+  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
   try {
     const answer = await ask("POST", path);
     if (answer?.status === "skipped") toast("Skipped.", `${name}: ${answer.reason}.`, "skipped");
@@ -368,14 +374,11 @@ async function act(button, path, name) {
   } catch (fault) {
     toast("That did not work.", `${name}: ${fault.message}`, "failed");
   } finally {
-    const focusLost = document.activeElement === document.body;
-    button.removeAttribute("aria-busy");
-    button.disabled = false;
-    if (focusLost && !button.hidden) button.focus();
+    for (const state of ["aria-busy", "aria-disabled"]) button.removeAttribute(state);
   }
 }
 
-byId("check-all").addEventListener("click", (event) => act(event.currentTarget, "/trigger", "all services"));
+onPress(byId("check-all"), (button) => act(button, "/trigger", "all services"));
 
 // --- all rows ----------------------------------------------------------------------------------------------------
 
@@ -424,14 +427,14 @@ function work() {
     const record = byName.get(name);
     if (!same(row.record, record)) {
       row.update(record);
-      shows(row.node, matches(record));
+      shows(row.node, isShown(record));
     }
     row.sample();
   }
   pending = pending.slice(done);
   if (pending.length) return schedule();
   putInOrder();
-  summarize();
+  refilter();
 }
 
 // Rows stand in the configuration's order; only those that don't are moved.
@@ -460,6 +463,13 @@ function matches(s) {
   return hay.some((text) => text.toLowerCase().includes(filter.text));
 }
 
+// The row in which the reader is at work. An action changes what it is filtered by; it must not vanish under their hands.
+let inUse = null;
+document.addEventListener("focusin", ({ target }) => {
+  if (!target.closest("dialog")) inUse = target.closest("#rows > tr");
+});
+const isShown = (s) => matches(s) || rows.get(s.name)?.node === inUse;
+
 function filterChip([key, text]) {
   const n = h("span", { class: "n" });
   const node = h("button", { type: "button", class: "chip", "aria-pressed": "false", "data-filter": key }, text, " ", n);
@@ -478,7 +488,7 @@ function filterChip([key, text]) {
 
 function refilter() {
   if (!services) return;
-  for (const s of services) if (rows.has(s.name)) shows(rows.get(s.name).node, matches(s));
+  for (const s of services) if (rows.has(s.name)) shows(rows.get(s.name).node, isShown(s));
   summarize();
 }
 
@@ -510,7 +520,7 @@ function summarize() {
 
   const offered = FILTERS.filter(([key, , test]) => key === "all" || key === filter.status || services.some(test));
   reconcile(byId("filters"), total ? offered : [], ([key]) => key, filterChip);
-  const visible = services.filter(matches).length;
+  const visible = services.filter(isShown).length;
   says(byId("shown"), !total ? "" : visible === total ? total : `${visible} of ${total}`);
   shows(byId("empty"), visible === 0);
   if (visible) return;

@@ -1,5 +1,10 @@
 //! What the tests of both pages share.
 
+#[allow(dead_code)]
+pub(crate) mod agent_scene;
+#[allow(dead_code)]
+pub(crate) mod warden_scene;
+
 use std::path::{Path, PathBuf};
 
 use contract_tests::Browser;
@@ -57,28 +62,4 @@ pub(crate) fn keep_picture(browser: &Browser, name: &str) {
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         std::fs::write(folder.join(format!("{name}.png")), picture).expect("the picture can be written");
     }
-}
-
-/// No error in the console, no violation of policy, no request to anywhere else.
-#[track_caller]
-pub(crate) fn assert_is_sound(browser: &Browser) {
-    assert_eq!(browser.faults(), [] as [String; 0]);
-    let elsewhere = browser.value(
-        "performance.getEntriesByType('resource').map((e) => e.name).filter((url) => !url.startsWith(location.origin) && !url.startsWith('data:'))",
-    );
-    assert_eq!(elsewhere, serde_json::json!([]));
-}
-
-/// Every address that the browser has asked for belongs to this origin (or is inside the page); gives them.
-#[allow(dead_code)]
-#[track_caller]
-pub(crate) fn assert_all_from(browser: &Browser, origin: &str) -> Vec<String> {
-    let asked = browser.requests();
-    assert!(!asked.is_empty(), "the browser keeps what it asks for");
-    let elsewhere: Vec<&String> = asked
-        .iter()
-        .filter(|url| !url.starts_with(&format!("{origin}/")) && !url.starts_with("data:"))
-        .collect();
-    assert!(elsewhere.is_empty(), "asked elsewhere: {elsewhere:?}");
-    asked
 }

@@ -64,6 +64,7 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
         .route_admitting(Method::POST, "/ingest", write::admit, write::ingest)
         .route(Method::GET, "/events", read::events)
         .route(Method::GET, "/", page::page)
+        .route(Method::POST, "/logout", page::logout)
         .route(Method::GET, "/health", read::health)
         .route(Method::GET, "/machines", read::machines)
         .route(Method::GET, "/metrics", metrics::metrics)

@@ -1,8 +1,8 @@
-//! `GET /`: the dashboard as one document, or the form that asks for the token.
+//! `GET /`: the dashboard as one document, or the form that asks for the token. `POST /logout`.
 
 use std::sync::LazyLock;
 
-use evenkeel_common::http::{HeaderMap, Request, Response, StatusCode};
+use evenkeel_common::http::{HeaderMap, Request, Response, StatusCode, json};
 use evenkeel_common::page::{self, Document};
 use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue, SET_COOKIE};
 
@@ -26,12 +26,26 @@ pub(super) async fn page(api: Api, request: Request) -> Response {
     }
     let mut response = DASHBOARD.reply(StatusCode::OK, &request.headers);
     if let Some(token) = request.query.get(access::TOKEN).filter(|token| api.live().access.is_api(token)) {
-        let https = request.headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
-        let cookie = access::set_cookie(token, https);
-        let cookie = HeaderValue::from_str(&cookie).expect("what is percent-encoded is header text");
-        response.headers_mut().insert(SET_COOKIE, cookie);
+        put_cookie(&mut response, &access::set_cookie(token, is_https(&request.headers)));
     }
     response
+}
+
+/// Takes the cookie back, which no script can. It needs no token: there is nothing to lose but a login, and the Origin
+/// rule keeps pages of other sites away.
+pub(super) async fn logout(_: Api, request: Request) -> Response {
+    let mut response = json(StatusCode::OK, &serde_json::json!({ "status": "logged_out" }));
+    put_cookie(&mut response, &access::forget_cookie(is_https(&request.headers)));
+    response
+}
+
+fn put_cookie(response: &mut Response, cookie: &str) {
+    let cookie = HeaderValue::from_str(cookie).expect("what is percent-encoded is header text");
+    response.headers_mut().insert(SET_COOKIE, cookie);
+}
+
+fn is_https(headers: &HeaderMap) -> bool {
+    headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https")
 }
 
 /// Whether a person's browser asks.

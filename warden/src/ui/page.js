@@ -86,8 +86,20 @@ async function readMachines() {
     throw fault;
   }
   document.body.dataset.ready = "1";
+  // Only who is logged in gets that answer.
+  shows(byId("logout"), true);
   showMachines();
 }
+
+byId("logout").addEventListener("click", async () => {
+  try {
+    await ask("POST", "/logout");
+    // The way back leads nowhere, either.
+    location.replace("/");
+  } catch (fault) {
+    toast("You are still logged in.", fault.message, "failed");
+  }
+});
 
 function showMachines() {
   if (machines === null) return;

@@ -1,0 +1,67 @@
+//! A scripted warden with a small fleet.
+
+use contract_tests::Stage;
+use serde_json::{Value, json};
+
+use super::ago;
+
+pub(crate) const DIGEST: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
+const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
+
+fn machines() -> Value {
+    json!([
+        { "id": "harbour", "online": true, "since": ago(180_000), "last_entry": ago(60), "last_seq": 812, "missing": 0,
+          "counts_by_level": { "info": 790, "warning": 20, "error": 2, "critical": 0, "other": 0 } },
+        { "id": "lighthouse", "online": false, "since": ago(540), "reason": "connection refused", "last_entry": ago(600),
+          "last_seq": 97, "missing": 3, "counts_by_level": { "info": 88, "warning": 5, "error": 0, "critical": 1, "other": 0 } },
+        { "id": "quay", "missing": 0, "counts_by_level": { "info": 0, "warning": 0, "error": 0, "critical": 0, "other": 0 } },
+    ])
+}
+
+pub(crate) fn entry(
+    seq: u32,
+    seconds: u32,
+    agent: &str,
+    service: &str,
+    event: &str,
+    level: &str,
+    message: &str,
+) -> Value {
+    json!({ "timestamp": ago(seconds), "machine": agent, "service": service, "event": event, "message": message,
+            "level": level, "seq": seq, "agent": agent })
+}
+
+/// A warden that knows three machines, one of which is offline.
+pub(crate) fn busy_warden() -> Stage {
+    let stage = Stage::warden();
+    stage.answer("GET /machines", 200, &machines());
+    let mut updated =
+        entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
+    updated["new_digest"] = json!(DIGEST);
+    stage.entry(&updated);
+    let mut back = entry(
+        90,
+        3000,
+        "lighthouse",
+        "shop",
+        "rolled_back",
+        "warning",
+        "the new image failed; the old one runs again",
+    );
+    back["old_digest"] = json!(DIGEST);
+    back["new_digest"] = json!(BAD);
+    back["reason"] = json!("container shop-1 exited with code 1");
+    stage.entry(&back);
+    stage.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
+    stage.entry(&entry(
+        0,
+        540,
+        "lighthouse",
+        "warden",
+        "agent_offline",
+        "warning",
+        "lighthouse does not answer",
+    ));
+    stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
+    stage
+}
