@@ -33,7 +33,7 @@ async fn open(store: impl Store, names: &[&str]) -> Opened {
 async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, String)> {
     let mut found = Vec::new();
     while !destination.is_empty() {
-        let item = tokio::time::timeout(Duration::from_secs(5), destination.next()).await.unwrap();
+        let item = tokio::time::timeout(Duration::from_mins(1), destination.next()).await.unwrap();
         destination.done(&item);
         found.push((item.seq, item.entry.message.clone()));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
-use crate::request;
+use crate::{request, unused_port};
 
 /// How the proxy treats requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum Fault {
     WrongDigest(String),
     /// Refuses `HEAD` with 405.
     NoHead,
+    /// Has the manifests and none of the content.
+    NoBlobs,
 }
 
 /// The proxy.
@@ -43,7 +45,7 @@ struct Forward {
 impl Proxy {
     /// Starts it before the registry at `upstream`.
     pub fn start(upstream: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let listener = TcpListener::bind(("127.0.0.1", unused_port())).expect("the port is free");
         Self::start_on(listener, upstream)
     }
 
@@ -85,6 +87,7 @@ impl Respond for Forward {
                 return answer;
             }
             Fault::NoHead if asked.method.as_str() == "HEAD" => return ResponseTemplate::new(405),
+            Fault::NoBlobs if asked.url.path().contains("/blobs/") => return ResponseTemplate::new(404),
             _ => {}
         }
         let headers: Vec<(&str, &str)> = asked

@@ -103,7 +103,7 @@ impl Registry {
     }
 
     fn wait_ready(&self) {
-        wait_for(Duration::from_secs(30), "the registry to answer", || {
+        wait_for(Duration::from_mins(1), "the registry to answer", || {
             match request_v2(self, "GET", "/v2/", &[], &[]) {
                 Ok(reply) if reply.status == 200 => Ok(()),
                 other => Err(format!("{other:?}")),

@@ -164,7 +164,7 @@ impl World {
     /// Nothing is left of a deployment: no half-made container, no hold.
     #[track_caller]
     pub fn assert_tidy(&self) {
-        wait_for(Duration::from_secs(10), "nothing to be left of the deployment", || {
+        wait_for(Duration::from_mins(1), "nothing to be left of the deployment", || {
             let holds = self.engine.holds(&self.project.name);
             let names: Vec<String> = self.project.containers().into_iter().map(|view| view.name).collect();
             let half_made = names.iter().any(|name| !name.starts_with(&self.project.name));

@@ -150,7 +150,7 @@ fn the_audit_gives_as_many_entries_as_asked_for_newest_first() {
     for _ in 0..3 {
         agent.ask("POST", "/trigger");
     }
-    contract_tests::wait_for(std::time::Duration::from_secs(20), "three entries", || {
+    contract_tests::wait_for(std::time::Duration::from_mins(1), "three entries", || {
         let entries = agent.ask("GET", "/audit").json();
         if entries.as_array().is_some_and(|all| all.len() >= 4) { Ok(()) } else { Err(entries.to_string()) }
     });
@@ -181,7 +181,7 @@ fn without_an_audit_file_the_audit_is_empty() {
 #[test]
 fn without_an_engine_the_agent_lives_and_says_so() {
     let (agent, _folder) = agent(&json!({}));
-    contract_tests::wait_for(std::time::Duration::from_secs(30), "health to be 503", || {
+    contract_tests::wait_for(std::time::Duration::from_mins(1), "health to be 503", || {
         let reply = agent.ask("GET", "/health");
         if reply.status == 503 { Ok(()) } else { Err(reply.text()) }
     });

@@ -69,7 +69,7 @@ fn engine_restarts(about: &str, image: &Image, step: &str, signal: &str) -> (Pri
     agent.trigger("web");
     agent.wait_step(step, 1);
     private.end(signal);
-    wait_for(Duration::from_secs(20), "the API to answer without an engine", || {
+    wait_for(Duration::from_mins(1), "the API to answer without an engine", || {
         match agent.try_ask("GET", "/status/web") {
             Ok(reply) if reply.status == 200 => Ok(()),
             other => Err(format!("{other:?}")),

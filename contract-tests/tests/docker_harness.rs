@@ -41,7 +41,7 @@ fn containers_behave_as_their_images_promise() {
         world.service(name, name, &["mem_limit: 24m", "memswap_limit: 24m", "stop_grace_period: 1s"]);
     }
     assert!(world.project.compose(&["up", "-d"]).status.success());
-    wait_for(Duration::from_secs(40), "every container to be as promised", || {
+    wait_for(Duration::from_secs(90), "every container to be as promised", || {
         let views = world.project.containers();
         let kept = images.iter().all(|(name, _, end)| {
             views.iter().any(|view| view.service == *name && (view.health == *end || view.state == *end))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract_tests::{Agent, Image, Kill, World};
+use contract_tests::{Agent, Image, Kill, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 
 const LONG: Duration = Duration::from_secs(90);
@@ -56,7 +56,7 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
 /// Waits until nothing of the deployment is left to do.
 fn settle(agent: &Agent, last: &str) {
     if last != "done" {
-        contract_tests::wait_for(Duration::from_secs(20), "the deployment to be over", || {
+        wait_for(LONG, "the deployment to be over", || {
             let deploying = agent.service("web").deploying;
             let steps = agent.steps();
             // Where the kill came too late for the line about the end, a restart tells of no step at all.
@@ -123,11 +123,12 @@ fn a_compose_that_was_killed_while_it_recreated_does_not_stand_in_the_way() {
     let (world, _) = World::with_web_of("conflict", &Image::ignores_term("v1"), &stubborn);
     let mut agent = world.agent();
     world.push("web", &Image::good("v2"));
-    agent.kill_at(Kill { step: Some("start".to_owned()), after: Duration::from_secs(3), compose_too: true });
     agent.trigger("web");
-    agent.wait_end(LONG);
-    let names: Vec<String> = world.project.containers().into_iter().map(|view| view.name).collect();
-    assert_eq!(names.len(), 2, "compose was killed in the middle of it: {names:?}");
+    wait_for(LONG, "compose to be in the middle of it", || {
+        let names: Vec<String> = world.project.containers().into_iter().map(|view| view.name).collect();
+        if names.len() == 2 { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+    agent.kill9(true);
     agent.restart();
     agent.wait_entry(LONG, &Kind::UPDATED, 1);
     agent.wait_done(1);

@@ -1,9 +1,10 @@
 //! Projects as people have them: several files, variables, replicas, one-shots, profiles, volumes, shared networks. An
 //! update or its undoing changes what it is about and nothing else.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
-use contract_tests::{Agent, ContainerView, Image, Pushed, World, wait_for};
+use contract_tests::{Agent, ContainerView, Image, Pushed, World, unused_port, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
@@ -201,4 +202,45 @@ fn what_shares_the_network_of_an_updated_container_goes_with_it_there_and_back()
         if network("vpn") == network("client") { Ok(()) } else { Err("two networks".to_owned()) }
     });
     world.assert_tidy();
+}
+
+#[test]
+fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
+    let mut world = World::new("port");
+    world.push("web", &Image::good("v1"));
+    let port = unused_port();
+    world.project.write_text(&format!(
+        "services:
+  web: {{ image: '{}', labels: {{labels}}, stop_grace_period: 1s, ports: ['127.0.0.1:{port}:80'] }}
+",
+        world.reference("web")
+    ));
+    let taken = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    assert!(!world.project.compose(&["up", "-d"]).status.success());
+    assert_eq!(world.project.container("web").state, "created");
+    let mut entry = world.entry("web", &["web:latest"]);
+    entry["auto_start"] = true.into();
+    entry["heal_cooldown"] = 15.into();
+    let mut config = world.config(&[entry]);
+    config["registry"]["poll_interval"] = 10.into();
+    let agent = world.agent_with(config, &[]);
+    wait_for(LONG, "the port to be named", || match agent.errored().get("web") {
+        Some(text) if text.contains(&port.to_string()) => Ok(()),
+        other => Err(format!("{other:?}, {:#?}", agent.audit())),
+    });
+    wait_for(LONG, "two more rounds", || {
+        let count = agent.status().poll_count;
+        if count >= 5 { Ok(()) } else { Err(count.to_string()) }
+    });
+    assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "said once: {:#?}", agent.audit());
+
+    drop(taken);
+    wait_for(LONG, "it to run", || {
+        let view = world.project.container("web");
+        if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
+    });
+    world.assert_runs("web", "v1");
+    wait_for(LONG, "the fault to be over", || {
+        if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
+    });
 }

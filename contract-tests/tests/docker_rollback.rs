@@ -229,9 +229,9 @@ fn a_block_that_a_person_lifts_is_back_after_the_same_image_has_failed_again() {
     assert_eq!(agent.unblock("web"), "unblocked");
     assert_eq!(agent.unblock("web"), "not_blocked");
     assert_eq!(agent.blocked().len(), 0);
-    assert_eq!(agent.entries(&Kind::UNBLOCKED).len(), 1);
     agent.trigger("web");
     agent.wait_entry(LONG, &Kind::ROLLED_BACK, 2);
+    assert_eq!(agent.entries(&Kind::UNBLOCKED).len(), 1);
     agent.wait_done(2);
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
     world.assert_runs("web", "v1");

@@ -29,7 +29,7 @@ fn a_pushed_image_goes_live_and_is_proven() {
     agent.wait_done(1);
     assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
     world.assert_tidy();
-    wait_for(Duration::from_secs(20), "the status to show the new image", || {
+    wait_for(LONG, "the status to show the new image", || {
         let service = agent.service("web");
         let digest = service.images.as_ref().map(|images| images[0].digest.clone());
         let right = service.status == StatusValue::Ok && service.updates_total == 1 && !service.deploying;
@@ -47,7 +47,7 @@ fn updated_is_written_only_after_probation_and_a_trigger_meanwhile_is_skipped() 
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
     agent.wait_step("probation", 1);
-    wait_for(Duration::from_secs(10), "the new container to be healthy", || {
+    wait_for(LONG, "the new container to be healthy", || {
         let views = world.project.containers();
         let healthy = views.iter().any(|view| view.version == "v2" && view.health == "healthy");
         if healthy { Ok(()) } else { Err(format!("{views:#?}")) }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const PEOPLE: &str = "0123456789abcdef-people";
 const AGENT: &str = "0123456789abcdef-agent";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn evenkeel(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
@@ -195,7 +195,7 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
     let id = replay.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
     let start = Instant::now();
     assert_eq!(warden.signal("-TERM"), Some(0), "{}", warden.log());
-    assert!(start.elapsed() < Duration::from_secs(3), "an open stream holds nothing up");
+    assert!(start.elapsed() < Duration::from_secs(30), "an open stream holds nothing up");
     assert_eq!(stream.read_to_string(&mut String::new()).ok(), Some(until_end()));
 
     warden.restart();

@@ -114,7 +114,7 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
     let started = Instant::now();
     tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
     eventually("the good agent", || state_of(&ring.records(), "good").online == Some(true)).await;
-    assert!(started.elapsed() < Duration::from_secs(2), "nobody waits for the hostile ones");
+    assert!(started.elapsed() < Duration::from_secs(4), "nobody waits for the hostile ones");
     eventually("all", || ring.records().iter().all(|record| record.online.is_some())).await;
     let records = ring.records();
     for record in &records {

@@ -111,7 +111,10 @@ impl Service {
             self.set_fault(Some(Fault { text, from_check: true }), now, entries);
             return;
         }
-        let over = self.fault.as_ref().is_some_and(|fault| fault.from_check || self.wanted.is_none());
+        // A deploy that failed is not made good by waiting: what it left half-made must be gone.
+        let half_made = || self.containers.iter().flatten().any(|c| c.state == State::Created);
+        let mended = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !half_made());
+        let over = self.fault.as_ref().is_some_and(mended);
         if over {
             self.set_fault(None, now, entries);
         }

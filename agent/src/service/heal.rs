@@ -241,7 +241,7 @@ impl Healer {
             )),
             // The engine is at it.
             State::Restarting => Condition::Starting,
-            State::Running if let Some(provider) = lost_network(container, all) => Condition::Ill {
+            State::Running if let Some(provider) = lost_network(container, all, now) => Condition::Ill {
                 what: format!("cut off: it uses the network of {provider}, which was started after it"),
                 ailment: Ailment::CutOff,
                 settle: SETTLE_CUT_OFF,
@@ -290,11 +290,12 @@ impl Healer {
 
 /// The container whose network this one uses, if that was started anew since: an engine leaves those that were there
 /// before with what is left of the old network, which is nothing, and calls them well.
-fn lost_network<'a>(container: &Container, all: &'a [Container]) -> Option<&'a str> {
+fn lost_network<'a>(container: &Container, all: &'a [Container], now: Timestamp) -> Option<&'a str> {
     let wanted = container.network_of.as_ref()?;
     let provider = all.iter().find(|one| one.id == *wanted || one.name == *wanted)?;
-    (provider.state == State::Running && provider.started_at > container.started_at)
-        .then_some(&*provider.name)
+    // A start in the future was before the clock was set back, and says nothing about the order of the two.
+    let started = provider.started_at.filter(|start| *start <= now)?;
+    (provider.state == State::Running && started > container.started_at?).then_some(&*provider.name)
 }
 
 /// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine

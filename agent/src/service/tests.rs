@@ -419,6 +419,30 @@ fn a_provider_that_is_down_or_unknown_is_no_reason_to_restart_those_that_use_its
 }
 
 #[test]
+fn a_clock_that_was_set_back_makes_nobody_look_cut_off() {
+    let mut story = Story::of(config());
+    let client =
+        Container { network_of: Some("vpn".into()), started_at: story.seconds(40), ..running("client") };
+    let vpn = vpn_of(&story, 3600);
+    story.at(45).look(&[&vpn, &client]);
+    assert_eq!(story.at(600).look(&[&vpn, &client]).restarts(), [""; 0]);
+}
+
+#[test]
+fn a_clock_that_is_set_neither_shortens_nor_prolongs_a_cooldown() {
+    for by in [3600, -3600] {
+        let mut story = Story::of(config());
+        story.look(&[&with_health("a", HealthState::Unhealthy)]);
+        assert_eq!(story.restarts(), ["a"]);
+        let fresh = Container { started_at: story.seconds(1), ..with_health("a", HealthState::Unhealthy) };
+        story.at(8).look(&[&fresh]);
+        story.service.shift(SignedDuration::from_secs(by));
+        assert_eq!(story.at(by + 59).look(&[&fresh]).restarts(), [""; 0], "{by}");
+        assert_eq!(story.at(by + 60).look(&[&fresh]).restarts(), ["a"], "{by}");
+    }
+}
+
+#[test]
 fn the_cooldown_is_kept_and_acted_on_when_it_ends() {
     let mut story = Story::of(config());
     story.look(&[&with_health("a", HealthState::Unhealthy)]);
@@ -553,6 +577,28 @@ fn what_is_stuck_is_forced_gently_first_and_hard_only_once_in_a_cooldown() {
         }
     }
     assert_eq!(forced, [(10, false), (20, true)]);
+}
+
+#[test]
+fn a_start_that_failed_is_a_fault_until_what_it_left_runs() {
+    let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
+    let created = Container { state: State::Created, started_at: None, ..running("a") };
+    let seen = |container: &Container| observed('1', &[local("sha256:one", &['1'])], &[container]);
+    for second in (0..60).step_by(10) {
+        story.at(second).check(seen(&created));
+        while let Some(Action::Step(step)) = story.act() {
+            let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
+            story.fact(Fact::Stepped(match step {
+                Step::Start { .. } => StepResult::Started { up: Err(error), containers: Vec::new() },
+                Step::TagsBack { .. } => StepResult::TagsBack,
+                Step::Release { .. } => StepResult::Released,
+                other => panic!("{other:?}"),
+            }));
+        }
+    }
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::ERROR], StatusValue::Errored));
+    story.at(70).check(seen(&running("a")));
+    assert_eq!(story.kinds(), [Kind::RECOVERED]);
 }
 
 #[test]

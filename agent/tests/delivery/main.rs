@@ -423,7 +423,7 @@ fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
     let begin = Instant::now();
     agent.end(Signal::TERM);
-    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
 }
 
 /// What a webhook took, without the machine that an entry gets on its way.

@@ -149,7 +149,7 @@ async fn a_hung_registry_delays_no_other() {
         _ = futures_util::future::join_all(stuck) => panic!("the hung registry answers"),
         answer = world.digest() => assert_eq!(answer, Ok(manifest_digest())),
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

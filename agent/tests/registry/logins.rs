@@ -293,7 +293,7 @@ async fn a_hanging_helper_is_given_up_and_killed_with_its_children() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), gone()).await.expect("the helper's child is killed");
+    tokio::time::timeout(Duration::from_mins(1), gone()).await.expect("the helper's child is killed");
 }
 
 async fn exists(file: &Path) {

@@ -13,7 +13,7 @@ use warp::Reply;
 use super::*;
 use crate::supervisor::TaskSet;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Clone)]
 struct State {
@@ -350,17 +350,14 @@ async fn a_head_that_is_too_large_is_431() {
 
 #[tokio::test]
 async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
-    let limits = Limits {
-        header_time: Duration::from_millis(300),
-        idle: Duration::from_millis(1500),
-        ..Limits::default()
-    };
+    let limits =
+        Limits { header_time: Duration::from_millis(300), idle: Duration::from_secs(6), ..Limits::default() };
     let server = Running::start(limits);
     for first in ["", "GET /status HT"] {
         let start = Instant::now();
         assert_eq!(server.send(first).await, "");
         assert!(
-            start.elapsed() >= Duration::from_millis(290) && start.elapsed() < Duration::from_millis(1400)
+            start.elapsed() >= Duration::from_millis(290) && start.elapsed() < Duration::from_millis(5500)
         );
     }
     // Byte by byte is no way around it.
@@ -369,7 +366,7 @@ async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
     while trickle.write_all(b"G").await.is_ok() && start.elapsed() < PATIENCE {
         sleep(Duration::from_millis(50)).await;
     }
-    assert!(start.elapsed() < Duration::from_millis(1400));
+    assert!(start.elapsed() < Duration::from_millis(5500));
     let request = "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut kept = server.connect().await;
     for _ in 0..2 {
@@ -381,13 +378,13 @@ async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
     let start = Instant::now();
     kept.write_all(b"GET /sta").await.unwrap();
     rest(&mut kept).await;
-    assert!(start.elapsed() < Duration::from_millis(1400));
+    assert!(start.elapsed() < Duration::from_millis(5500));
     let mut idle = server.connect().await;
     idle.write_all(request.as_bytes()).await.unwrap();
     until(&mut idle, "\"ok\"").await;
     let start = Instant::now();
     rest(&mut idle).await;
-    assert!(start.elapsed() >= Duration::from_millis(1400));
+    assert!(start.elapsed() >= Duration::from_millis(5900));
     // An answer that takes longer than a head may is not cut.
     assert_eq!(body(&server.ask("GET", "/slow").await), "\"slow\"");
     server.finish().await;
@@ -461,7 +458,7 @@ async fn too_many_connections_get_503_until_one_leaves() {
 
 #[tokio::test]
 async fn stopping_lets_requests_end_and_waits_for_nobody_else() {
-    let server = Running::start(Limits::default());
+    let server = Running::start(Limits { drain: Duration::from_mins(1), ..Limits::default() });
     let (mut half, mut idle, mut busy, mut polite) =
         (server.connect().await, server.connect().await, server.connect().await, server.connect().await);
     half.write_all(b"GET /status HT").await.unwrap();
@@ -477,7 +474,7 @@ async fn stopping_lets_requests_end_and_waits_for_nobody_else() {
     assert!(rest(&mut polite).await.ends_with("0\r\n\r\n"), "the stream has its proper end");
     rest(&mut idle).await;
     assert_eq!(rest(&mut half).await, "");
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
     assert!(TcpStream::connect(at).await.is_err(), "nobody listens any more");
 }
 
@@ -489,7 +486,7 @@ async fn a_stream_that_ignores_the_stop_is_cut_when_the_drain_time_is_over() {
     until(&mut stream, "tick").await;
     let streams = server.streams.clone();
     let took = server.finish().await;
-    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(2), "{took:?}");
+    assert!(took >= Duration::from_millis(290) && took < Duration::from_mins(1), "{took:?}");
     assert_eq!(streams.taken(), 0);
     rest(&mut stream).await;
 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const PEOPLE: &str = "0123456789abcdef-people";
 /// Tokens of the agents `a` and `b`.
 pub(crate) const AGENTS: [(&str, &str); 2] = [("a", "0123456789abcdef-of-a"), ("b", "0123456789abcdef-of-b")];
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A warden that runs.
 pub(crate) struct Stage {

@@ -53,7 +53,7 @@ impl Stage {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{name} was never written"))
+        timeout(Duration::from_mins(1), wait).await.unwrap_or_else(|_| panic!("{name} was never written"))
     }
 }
 
