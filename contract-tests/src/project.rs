@@ -19,8 +19,13 @@ pub struct Project {
 impl Project {
     /// A project without services, its file in `folder`.
     pub fn new(about: &str, folder: &Path, engine: &Engine) -> Self {
+        Self::called(&unique_name(about), folder, engine)
+    }
+
+    /// The same with a name as people give it, for an engine of the test's own.
+    pub fn called(name: &str, folder: &Path, engine: &Engine) -> Self {
         let project = Self {
-            name: unique_name(about),
+            name: name.to_owned(),
             file: folder.join("compose.yml"),
             engine: engine.clone(),
             services: Vec::new(),

@@ -5,7 +5,7 @@ mod browser;
 use std::time::Duration;
 
 use browser::agent_scene::{NEW, OLD, busy_agent, busy_machine, service, with};
-use browser::{ago, keep_picture};
+use browser::ago;
 use contract_tests::{Browser, Stage, wait_for};
 use serde_json::{Value, json};
 
@@ -82,10 +82,16 @@ fn every_column_and_section_shows_what_the_status_says() {
     for button in 1..=3 {
         browser.click(&row(1, &format!(".fold:nth-child({button})")));
     }
+    assert_eq!(
+        browser.value("document.querySelector('#rows .below .events td.wide').offsetWidth > 400"),
+        true,
+        "an event's message has room in a section, too"
+    );
     let open = browser.text(&row(1, ".below"));
     for part in [
         "shop-web-1",
         "running",
+        "healthy",
         "CPU 36.0 %",
         "300 MiB of 1.5 GiB",
         "shop_media → /srv/media",
@@ -304,6 +310,7 @@ fn hostile_text_is_only_text() {
 #[test]
 fn empty_and_broken_states_say_what_to_do() {
     let stage = Stage::agent();
+    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
     stage.status(&json!({ "uptime_seconds": 1, "services": [] }));
     stage.answer("GET /health", 503, &json!({
         "status": "unavailable", "error": "cannot reach the engine at /var/run/docker.sock", "config_warnings": ["web: env_file /x does not exist"] }));
@@ -315,34 +322,6 @@ fn empty_and_broken_states_say_what_to_do() {
         .wait("the notice", "document.querySelector('#notice').innerText.includes('/var/run/docker.sock')");
     assert!(browser.text("#notice").contains("env_file /x does not exist"));
     assert!(browser.text("#no-events").contains("Nothing has happened yet"));
-}
-
-#[test]
-fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
-    let (stage, browser) = scene();
-    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
-    browser.run("document.querySelector('#rows .fold').click();");
-    // A little history for the curves.
-    for step in 0..4 {
-        std::thread::sleep(Duration::from_millis(if browser::pictures_are_wanted() { 2100 } else { 10 }));
-        let mut report = busy_machine();
-        for (nth, service) in report["services"].as_array_mut().expect("a list").iter_mut().enumerate() {
-            let wave = [0.7, 1.2, 0.9, 1.0][(step + nth) % 4];
-            service["cpu_percent"] = json!(service["cpu_percent"].as_f64().unwrap_or_default() * wave);
-            service["memory_percent"] =
-                json!(service["memory_percent"].as_f64().unwrap_or_default() * (0.9 + wave / 10.0));
-        }
-        stage.status(&report);
-    }
-    browser.size(1440, 1000);
-    for scheme in ["light", "dark"] {
-        browser.prefers(scheme, true);
-        keep_picture(&browser, &format!("agent-{scheme}"));
-    }
-    browser.prefers("light", true);
-    browser.size(390, 844);
-    assert_eq!(browser.value("document.documentElement.scrollWidth <= innerWidth"), true);
-    keep_picture(&browser, "agent-phone");
 }
 
 /// What the page's main thread has spent its time on.

@@ -2,7 +2,6 @@
 
 mod browser;
 
-use browser::keep_picture;
 use browser::warden_scene::{DIGEST, busy_warden, entry};
 use contract_tests::{Browser, Stage};
 use serde_json::{Value, json};
@@ -22,6 +21,7 @@ const VISIBLE: &str = "[...document.querySelectorAll('#events > tr')].filter((r)
 #[test]
 fn machines_fleet_and_feed_show_what_the_warden_knows() {
     let (stage, browser) = scene();
+    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
     assert_eq!(browser.url(), stage.url(), "the token is out of the address");
     assert!(browser.text("#summary").contains("1 machine online · 1 offline · 1 not asked yet"));
     let card = browser.text("#machines > li:nth-child(2)");
@@ -124,23 +124,8 @@ fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
     browser.wait("the refusal", "!document.querySelector('#refused').hidden");
     assert_eq!(browser.url(), format!("{}?level=error", stage.url()));
     assert_eq!(browser.value("document.activeElement.id"), "token");
-    keep_picture(&browser, "warden-login");
     assert_eq!(
         browser.value("[...new FormData(document.querySelector('form')).keys()]"),
         json!(["token", "level"])
     );
-}
-
-#[test]
-fn the_page_fits_its_bounds_and_its_pictures_are_kept() {
-    let (stage, browser) = scene();
-    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
-    for scheme in ["light", "dark"] {
-        browser.prefers(scheme, true);
-        browser.size(1440, 1000);
-        keep_picture(&browser, &format!("warden-{scheme}"));
-    }
-    browser.prefers("light", true);
-    browser.size(390, 844);
-    keep_picture(&browser, "warden-phone");
 }

@@ -107,17 +107,19 @@ function containerItem() {
   const name = h("strong", { class: "said" });
   const image = h("div", { class: "said small soft" });
   const state = h("span", { class: "said" });
+  const detail = h("div", { class: "said small soft" });
   const cpu = h("span");
   const memory = h("span");
   const mounts = h("ul", { class: "mounts", "aria-label": "Mounts" });
-  const node = h("li", null, h("div", null, name, image), state, cpu, memory, mounts);
+  const node = h("li", null, h("div", null, name, image), h("div", null, state, detail), cpu, memory, mounts);
   return {
     node,
     update(c) {
       says(name, c.name);
       says(image, c.image);
       says(state, c.state);
-      marks(state, "title", legible(c.status));
+      says(detail, lasting(c.status));
+      marks(state, "title", `When last looked at: ${legible(c.status)}`);
       says(cpu, c.cpu_percent === undefined ? "CPU –" : `CPU ${c.cpu_percent.toFixed(1)} %`);
       says(memory, c.memory_usage_mb === undefined ? "Memory –"
         : `Memory ${mebibytes(c.memory_usage_mb)}${c.memory_limit_mb ? ` of ${mebibytes(c.memory_limit_mb)}` : ""}`);
@@ -125,6 +127,12 @@ function containerItem() {
       reconcile(mounts, c.mounts ?? [], (m) => `${m.type} ${m.destination}`, mountItem);
     },
   };
+}
+
+// What does not age of the engine's words: "Up 2 hours (healthy)" → healthy, "Exited (1) 3 hours ago" → code 1.
+function lasting(status) {
+  const word = /\(([^)]*)\)/.exec(status)?.[1] ?? "";
+  return /^\d+$/.test(word) ? `code ${word}` : word;
 }
 
 function mountItem() {
@@ -300,6 +308,7 @@ function makeRow(name) {
       const lines = [];
       if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: someone must act.`);
       else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} did not help so far.`);
+      else if (s.status === "unhealthy") lines.push(`${sick(s)}${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`);
       if (s.errored) lines.push(s.errored);
       if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
       else if (s.not_found) lines.push("The image is not on this machine. Waiting for another one:");
@@ -343,6 +352,13 @@ function makeRow(name) {
       images.refresh(s);
     },
   };
+}
+
+// Which of its containers are unhealthy.
+function sick(s) {
+  const named = (s.containers ?? []).filter((c) => lasting(c.status) === "unhealthy").map((c) => c.name);
+  if (named.length === 0) return "Its health check fails.";
+  return `${named.join(", ")} ${named.length === 1 ? "is" : "are"} unhealthy.`;
 }
 
 // What the last failed deployment of a service gave as its reason.

@@ -46,18 +46,13 @@ pub(crate) fn axe() -> Option<String> {
     }
 }
 
-/// Whether this run makes the pictures of the documentation.
-#[allow(dead_code)]
-pub(crate) fn pictures_are_wanted() -> bool {
-    std::env::var_os("EVENKEEL_PICTURES").is_some()
-}
-
-/// Keeps a picture of the window for the documentation, where this run makes them.
+/// Keeps a picture of the window for the documentation, where `EVENKEEL_PICTURES` says that this run makes them.
 #[allow(dead_code)]
 pub(crate) fn keep_picture(browser: &Browser, name: &str) {
     let picture = browser.picture();
     assert!(picture.len() > 10_000, "{name} is empty");
-    if pictures_are_wanted() {
+    assert!(picture.len() < 250_000, "{name} has {} bytes", picture.len());
+    if std::env::var_os("EVENKEEL_PICTURES").is_some() {
         let folder = repository().join("dist/docs/img");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         std::fs::write(folder.join(format!("{name}.png")), picture).expect("the picture can be written");

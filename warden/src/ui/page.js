@@ -26,6 +26,7 @@ function machineCard(machine) {
   const name = h("strong", { class: "said" });
   const word = badge();
   const since = timeNode("since");
+  const sinceWord = h("span");
   const sinceLine = h("span", { class: "small soft" });
   const last = h("div", { class: "small" });
   const levels = h("div", { class: "levels" });
@@ -47,7 +48,8 @@ function machineCard(machine) {
       word.set({ online: "is-ok", offline: "is-bad", unknown: "" }[state], { online: "✓", offline: "✕", unknown: "·" }[state], state);
       shows(sinceLine, Boolean(m.since));
       if (m.since) {
-        if (!since.parentNode) sinceLine.append(since);
+        if (!since.parentNode) sinceLine.append(sinceWord, " ", since);
+        says(sinceWord, state);
         setTime(since, m.since);
       }
       shows(reason, state === "offline" && Boolean(m.reason));
