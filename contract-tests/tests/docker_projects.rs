@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use contract_tests::{Agent, ContainerView, Image, Pushed, World, unused_port, wait_for};
+use contract_tests::{Agent, ContainerView, Image, Pushed, World, kill_from_outside, unused_port, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
@@ -243,4 +243,29 @@ fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
     wait_for(LONG, "the fault to be over", || {
         if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
     });
+}
+
+#[test]
+fn containers_outside_compose_are_healed_by_name_and_those_that_a_person_stopped_are_not() {
+    let world = World::new("solo");
+    world.push("web", &Image::good("v1"));
+    let names = ["crashes", "stopped"].map(|what| format!("{}-{what}", world.project.name));
+    // The project's label makes the harness remove them.
+    let owner = format!("com.docker.compose.project={}", world.project.name);
+    for name in &names {
+        let image = world.reference("web");
+        world.engine.docker(&["run", "-d", "--name", name, "--label", &owner, "--network", "none", &image]);
+    }
+    let [crashes, stopped] = &names;
+    let entry =
+        |name: &String| json!({ "name": name, "container_name": name, "auto_heal": true, "health_grace": 3 });
+    let agent = world.agent_for(&[entry(crashes), entry(stopped)]);
+    world.engine.docker(&["stop", "-t", "1", stopped]);
+    // Later than the other: when this one is well again, that had its time.
+    kill_from_outside(&[world.engine.docker(&["inspect", "-f", "{{.State.Pid}}", crashes])]);
+    let said = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    assert_eq!((&said.service, said.container.as_ref()), (crashes, Some(crashes)));
+    let state = |name: &str| world.engine.docker(&["inspect", "-f", "{{.State.Status}}", name]);
+    assert_eq!((&*state(crashes), &*state(stopped)), ("running", "exited"));
+    assert_eq!(agent.entries(&Kind::RESTARTING).len(), 1, "{:#?}", agent.audit());
 }
