@@ -1,4 +1,4 @@
-//! Every view of both pages, in both themes, on a desk and on a phone: nothing that axe-core calls serious or critical,
+//! Every view of both pages, in both themes, on a desk, a tablet and a phone: nothing that axe-core calls serious or critical,
 //! and nothing that must be scrolled sideways.
 
 mod browser;
@@ -220,7 +220,7 @@ fn faults_of(views: &[View]) -> Vec<String> {
         browser.wait(name, seen);
         for scheme in ["light", "dark"] {
             browser.prefers(scheme, true);
-            for width in [1440, 390, 320] {
+            for width in [1440, 768, 390, 320] {
                 browser.size(width, 900);
                 let wide = browser.value("document.documentElement.scrollWidth");
                 if wide.as_u64() > Some(width.into()) {
