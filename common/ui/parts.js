@@ -347,7 +347,8 @@ function toast(title, text, look = "") {
   const list = byId("toasts");
   while (list.children.length > 3) list.firstChild.remove();
   list.append(node);
-  setTimeout(gone, look ? 12000 : 6000);
+  // What failed stays until somebody has seen it.
+  if (look !== "failed") setTimeout(gone, look ? 12000 : 6000);
 }
 
 // Asks the reader; true when they agree.

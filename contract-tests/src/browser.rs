@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fantoccini::actions::{InputSource, KeyAction, KeyActions};
 use fantoccini::wd::WebDriverCompatibleCommand;
@@ -191,9 +191,16 @@ impl Browser {
     /// What is visible as text in the first element that fits.
     #[track_caller]
     pub fn text(&self, css: &str) -> String {
-        let css = json!(css);
-        let text = self.value(&format!("document.querySelector({css})?.innerText"));
-        text.as_str().unwrap_or_default().to_owned()
+        let script = format!("document.querySelector({})?.innerText", json!(css));
+        let begin = Instant::now();
+        loop {
+            let text = self.value(&script).as_str().unwrap_or_default().to_owned();
+            // A row that the browser has not come to yet has no text (`content-visibility`).
+            if !text.is_empty() || begin.elapsed() > Duration::from_secs(10) {
+                return text;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Clicks as a person does: the element must be there and visible.

@@ -36,6 +36,7 @@ fn machines_fleet_and_feed_show_what_the_warden_knows() {
     ] {
         assert!(card.contains(part), "{part:?} is not in {card}");
     }
+    browser.wait("the fleet", "[...document.querySelectorAll('#fleet > tr')].every((r) => r.innerText)");
     let fleet = browser
         .value("[...document.querySelectorAll('#fleet > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))");
     let fleet: Vec<&str> = fleet.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
