@@ -1,5 +1,7 @@
 //! What fuzzers and `tests/fuzz.rs` feed with arbitrary bytes. Each panics when a promise is broken; nothing else counts.
 
+#![allow(dead_code, reason = "each of the fuzzers uses one of them")]
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -22,8 +22,8 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
     json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
 }
 
-/// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of an image are pushed without
-/// a tag: neither counts.
+/// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of
+/// an image are pushed without a tag: neither counts.
 pub fn published(body: &[u8]) -> Vec<Published> {
     let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
     let mut images: Vec<Published> = Vec::new();

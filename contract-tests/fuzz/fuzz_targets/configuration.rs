@@ -2,7 +2,6 @@
 #![no_main]
 
 #[path = "../targets.rs"]
-#[allow(dead_code)]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::configuration(input));

@@ -1,8 +1,8 @@
 //! What the tests of both pages share.
 
-#[allow(dead_code)]
+#![allow(dead_code, reason = "each of the test programs uses a part of it")]
+
 pub(crate) mod agent_scene;
-#[allow(dead_code)]
 pub(crate) mod warden_scene;
 
 use std::path::{Path, PathBuf};
@@ -12,13 +12,11 @@ use evenkeel_common::clock::{Clock, SystemClock};
 use jiff::SignedDuration;
 
 /// A time so many seconds ago, as on the wire.
-#[allow(dead_code)]
 pub(crate) fn ago(seconds: u32) -> String {
     (SystemClock.now() - SignedDuration::from_secs(seconds.into())).to_string()
 }
 
 /// A time in so many seconds.
-#[allow(dead_code)]
 pub(crate) fn ahead(seconds: u32) -> String {
     (SystemClock.now() + SignedDuration::from_secs(seconds.into())).to_string()
 }
@@ -28,7 +26,6 @@ fn repository() -> PathBuf {
 }
 
 /// axe-core's script. Required where `EVENKEEL_AXE` says so (dist/test.sh fetches it), else used where it is.
-#[allow(dead_code)]
 pub(crate) fn axe() -> Option<String> {
     let path = std::env::var_os("EVENKEEL_AXE").map(PathBuf::from);
     let required = path.is_some();
@@ -47,7 +44,6 @@ pub(crate) fn axe() -> Option<String> {
 }
 
 /// Keeps a picture of the window for the documentation, where `EVENKEEL_PICTURES` says that this run makes them.
-#[allow(dead_code)]
 pub(crate) fn keep_picture(browser: &Browser, name: &str) {
     let picture = browser.picture();
     assert!(picture.len() > 10_000, "{name} is empty");
