@@ -1,7 +1,8 @@
 //! Polls the services whose image was just pushed (DECISIONS 4, push events).
 //!
 //! An event is a hint: it only makes a poll of those services come early, which asks the registry as every poll does.
-//! The first event about an image is acted on at once; those of the next second together at its end.
+//! The first event about an image is acted on at once; those of the next second together at its end. As a registry
+//! may tell too early, more polls follow.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +21,12 @@ use super::worker::{Command, Handle};
 
 /// Events about one image that come within this time make one poll.
 const DEBOUNCE: Duration = Duration::from_secs(1);
+
+/// Waits before the polls that follow the first one. A distribution registry writes the manifest, tells of it, and
+/// only then moves the tag: of 300 pushes to one that was asked at once, 43 still showed the old digest. Others
+/// take longer, when their storage is a network away.
+const AGAIN: [Duration; 4] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(25)];
 
 /// An image as a registry names it: without its own address, which may be another one inside a network.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,28 +71,27 @@ impl PushPoller {
     /// Polls until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let polls = TaskSet::new();
-        // Images that were polled less than a second ago: until when, and whether there was news since.
-        let mut resting: HashMap<Published, (Instant, bool)> = HashMap::new();
+        let mut followed: HashMap<Published, Follow> = HashMap::new();
         loop {
-            let next = resting.values().map(|(until, _)| *until).min();
+            let next = followed.values().map(|follow| follow.due).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(image) = self.news.recv() => {
-                    if let Some((_, again)) = resting.get_mut(&image) {
-                        *again = true;
-                    } else {
-                        self.poll(&image, &polls, &stop);
-                        resting.insert(image, (Instant::now() + DEBOUNCE, false));
-                    }
-                }
+                Some(image) = self.news.recv() => followed.entry(image).or_default().told(Instant::now()),
                 () = sleep_until(next), if next.is_some() => {
                     let now = Instant::now();
-                    resting.retain(|image, (until, again)| {
-                        if *until <= now && *again {
-                            self.poll(image, &polls, &stop);
-                            (*until, *again) = (now + DEBOUNCE, false);
+                    followed.retain(|image, follow| {
+                        if follow.due > now {
+                            return true;
                         }
-                        *until > now
+                        if follow.polls == 0 {
+                            tracing::info!(
+                                repository = image.repository,
+                                tag = image.tag,
+                                "pushed; checking the services that use it"
+                            );
+                        }
+                        self.poll(image, &polls, &stop);
+                        follow.polled(now)
                     });
                 }
             }
@@ -94,11 +100,6 @@ impl PushPoller {
     }
 
     fn poll(&self, image: &Published, polls: &TaskSet, stop: &CancellationToken) {
-        tracing::info!(
-            repository = image.repository,
-            tag = image.tag,
-            "pushed; checking the services that use it"
-        );
         let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
         for worker in self.fleet.workers().iter().filter(|worker| uses(worker, image)) {
             let (worker, cycle) = (worker.clone(), cycle.clone());
@@ -107,6 +108,40 @@ impl PushPoller {
                 stop.run_until_cancelled(poll(worker, cycle)).await;
             });
         }
+    }
+}
+
+/// The polls that events about one image cause.
+struct Follow {
+    /// Before this, further events wait.
+    open: Instant,
+    /// The next poll.
+    due: Instant,
+    /// Polls since the last event.
+    polls: usize,
+}
+
+impl Default for Follow {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { open: now, due: now, polls: 0 }
+    }
+}
+
+impl Follow {
+    fn told(&mut self, now: Instant) {
+        (self.due, self.polls) = (self.open.max(now), 0);
+    }
+
+    /// Whether there is another poll to come.
+    fn polled(&mut self, now: Instant) -> bool {
+        if self.polls == 0 {
+            self.open = now + DEBOUNCE;
+        }
+        let wait = AGAIN.get(self.polls);
+        self.due = now + wait.copied().unwrap_or_default();
+        self.polls += 1;
+        wait.is_some()
     }
 }
 
