@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use contract_tests::{Agent, Image, PrivateEngine, Registry, World, wait_for};
+use contract_tests::{Agent, Image, Kill, PrivateEngine, Project, Registry, World, wait_for};
 use evenkeel_common::wire::{Kind, Level, StatusValue};
 use serde_json::Value;
 
@@ -172,6 +172,19 @@ fn ten_containers_that_their_engine_took_down_are_all_back() {
 
 /// What a restart of the one that owns a network does to those that use it (FIELD: healing a provider leaves its
 /// dependents dead).
+/// How many networks the container of this service is connected to; none while it does not run.
+fn links(world: &World, service: &str) -> usize {
+    let views = world.project.containers();
+    let Some(view) = views.iter().find(|view| view.service == service) else { return 0 };
+    // It may be gone by now.
+    let asked =
+        world.engine.cli(&["inspect", "-f", "{{.State.Pid}}", &view.id]).output().expect("docker runs");
+    let pid = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split(':').next());
+    names.filter(|name| name.trim().starts_with("eth")).count()
+}
+
 #[test]
 fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
     let mut world = World::new("network");
@@ -184,23 +197,87 @@ fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
 "
     ));
     world.project.up();
-    // The network is there while both have the same interfaces.
-    let links = |service: &str| {
-        let pid = world.pids(&[service]).remove(0);
-        let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).expect("it runs");
-        let names = text.lines().skip(2).filter_map(|line| line.split(':').next());
-        names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("eth")).collect::<Vec<_>>()
-    };
-    assert_eq!((links("vpn").len(), links("client").len()), (1, 1));
+    assert_eq!((links(&world, "vpn"), links(&world, "client")), (1, 1));
     let agent = healer(&world, &[]);
     world.crash(&["vpn"]);
     wait_for(LONG, "both to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         if restarted.len() == 2 { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
-    assert_eq!((links("vpn").len(), links("client").len()), (1, 1));
+    assert_eq!((links(&world, "vpn"), links(&world, "client")), (1, 1));
     let client = world.project.container("client").name;
     let said = agent.wait_entry(LONG, &Kind::UNHEALTHY, 1);
     assert_eq!(said.container.as_deref(), Some(&*client));
     assert!(said.reason.as_ref().is_some_and(|why| why.contains("network of")), "{said:#?}");
+}
+
+/// A client whose network is that of a container in another project, and that project.
+fn with_foreign_network(about: &str) -> (World, Project) {
+    let mut world = World::new(about);
+    world.push("web", &Image::good("v1"));
+    let image = world.reference("web");
+    let folder = world.folder().join("vpn");
+    std::fs::create_dir(&folder).expect("the folder can be made");
+    let mut vpn = Project::new(&format!("{about}vpn"), &folder, &world.engine);
+    let name = format!("{}-vpn", vpn.name);
+    vpn.write_text(&format!(
+        "services:\n  vpn: {{ image: '{image}', container_name: {name}, labels: {{labels}}, stop_grace_period: 1s }}\n"
+    ));
+    vpn.up();
+    world.project.write_text(&format!(
+        "services:\n  client: {{ image: '{image}', labels: {{labels}}, stop_grace_period: 1s, network_mode: 'container:{name}' }}\n"
+    ));
+    world.project.up();
+    assert_eq!(links(&world, "client"), 1);
+    (world, vpn)
+}
+
+fn wait_connected(world: &World, agent: &Agent) {
+    wait_for(LONG, "the client to be connected", || match links(world, "client") {
+        1 => Ok(()),
+        n => Err(format!("{n} networks; {:#?} {:#?}", world.project.containers(), agent.audit())),
+    });
+}
+
+#[test]
+fn a_container_that_uses_the_network_of_another_project_s_is_made_anew_when_that_is_replaced() {
+    let (world, vpn) = with_foreign_network("foreign");
+    let agent = healer(&world, &[]);
+    agent.wait_first_poll();
+    let before = world.project.container("client");
+    vpn.compose(&["up", "-d", "--force-recreate"]);
+    wait_connected(&world, &agent);
+    let client = world.project.container("client");
+    assert_ne!(client.id, before.id);
+    assert_eq!((&client.image, &client.name), (&before.image, &before.name));
+    let said = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    assert_eq!(said.container.as_ref(), Some(&client.name));
+
+    // While it is away there is nothing to connect to, and nothing that could be given up.
+    vpn.compose(&["down"]);
+    agent.wait_entry(LONG, &Kind::RESTART_FAILED, 1);
+    vpn.up();
+    wait_connected(&world, &agent);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    assert_eq!(agent.entries(&Kind::RESTART_FAILED).len(), 1, "{:#?}", agent.audit());
+    assert_eq!(agent.entries(&Kind::EXHAUSTED), []);
+    assert!(agent.errored().is_empty(), "{:?}", agent.errored());
+    world.assert_tidy();
+}
+
+#[test]
+fn an_agent_killed_while_it_makes_a_container_anew_does_so_when_it_is_back() {
+    for (after, compose_too) in [(0, false), (150, true), (400, true)] {
+        let (world, vpn) = with_foreign_network("foreignkill");
+        let mut agent = healer(&world, &[]);
+        agent.wait_first_poll();
+        agent.kill_at(Kill { step: Some("start".into()), after: Duration::from_millis(after), compose_too });
+        vpn.compose(&["up", "-d", "--force-recreate"]);
+        agent.wait_end(LONG);
+        agent.restart();
+        wait_connected(&world, &agent);
+        agent.wait_done(1);
+        wait_connected(&world, &agent);
+        world.assert_tidy();
+    }
 }

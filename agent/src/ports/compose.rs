@@ -207,17 +207,20 @@ impl ComposeCli {
 }
 
 /// `up` as an update needs it: nothing is pulled or built on the side.
-fn up_task(recreate: Recreate) -> &'static [&'static str] {
+fn up_task(recreate: &Recreate) -> Vec<&str> {
+    let mut task = vec!["up", "-d", "--pull", "never", "--no-build"];
     match recreate {
-        Recreate::Changed => &["up", "-d", "--pull", "never", "--no-build"],
-        Recreate::All => &["up", "-d", "--pull", "never", "--no-build", "--force-recreate"],
+        Recreate::Changed => {}
+        Recreate::All => task.push("--force-recreate"),
+        Recreate::Only(service) => task.extend(["--force-recreate", "--no-deps", service]),
     }
+    task
 }
 
 #[async_trait]
 impl Compose for ComposeCli {
-    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError> {
-        self.run(project, up_task(recreate)).await
+    async fn up(&self, project: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
+        self.run(project, &up_task(recreate)).await
     }
 
     async fn down(&self, project: &Project) -> Result<String, ComposeError> {

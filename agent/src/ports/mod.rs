@@ -161,10 +161,45 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again by itself (`always`, `unless-stopped`, `on-failure`).
     pub restarts_itself: bool,
-    /// The container whose network it uses instead of one of its own, by ID or name (`network_mode: service:…`).
-    pub network_of: Option<String>,
+    /// The container whose network it uses instead of one of its own (`network_mode: service:…`, `container:…`).
+    pub network_of: Option<Lender>,
     /// What is mounted.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
+}
+
+/// A container whose network another one uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lender {
+    /// What the engine was given for it: its ID or its name. Compose gives the ID, which stays that of the old one
+    /// when the lender is made anew.
+    pub given: String,
+    /// The container that this names now.
+    pub found: Option<FoundLender>,
+}
+
+impl Lender {
+    /// Whether it was given by ID, so that no other container can ever take its place.
+    pub fn is_given_by_id(&self) -> bool {
+        self.given.len() == 64 && self.given.bytes().all(|b| b.is_ascii_hexdigit())
+    }
+}
+
+/// A lender as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLender {
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub state: State,
+    /// When its main process was started last; `None` when never.
+    pub started_at: Option<Timestamp>,
+}
+
+impl FoundLender {
+    /// The lender that this container is.
+    pub fn of(container: &Container) -> Self {
+        Self { name: container.name.clone(), state: container.state, started_at: container.started_at }
+    }
 }
 
 /// What a container has used at one moment, as the engine counts it.
@@ -321,7 +356,7 @@ pub struct RegistryError(pub String);
 pub trait Compose: Send + Sync + 'static {
     /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
     /// container in the way. Returns what compose printed (the last 8 KiB).
-    async fn up(&self, project: &Project, recreate: Recreate) -> Result<String, ComposeError>;
+    async fn up(&self, project: &Project, recreate: &Recreate) -> Result<String, ComposeError>;
 
     /// `compose down`, without `-v`: volumes stay.
     async fn down(&self, project: &Project) -> Result<String, ComposeError>;
@@ -331,13 +366,15 @@ pub trait Compose: Send + Sync + 'static {
 }
 
 /// What `up` does with containers that need no change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recreate {
     /// Leave them alone.
     Changed,
     /// Make all anew (`--force-recreate`).
     All,
+    /// Make those of one compose service anew, and touch no other (`--no-deps`).
+    Only(String),
 }
 
 /// A compose project as configured.

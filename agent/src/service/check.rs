@@ -136,7 +136,7 @@ impl Service {
         for view in &observation.images {
             let old = view.running.first().or(view.tagged.as_ref());
             let verdict = compare::compare(view, &self.durable);
-            let digest = match (&verdict, cause) {
+            let digest = match (&verdict, &cause) {
                 (Compared::Stale { remote }, _) => remote,
                 (Compared::UpToDate | Compared::NotFound { .. }, Cause::Redeploy) => {
                     let Some(remote) = &view.remote else { continue };
@@ -182,14 +182,15 @@ impl Service {
             self.durable.files_owed = cause == Cause::Drift || self.durable.files_owed;
         }
         self.durable.given_up = false;
+        let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
         self.durable.deployment = Some(Deployment {
-            cause,
             begun: now,
             moves,
             pins,
             before: observation.containers.iter().map(Was::of).collect(),
-            recreate: if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed },
+            recreate,
             phase: if cause.is_about_images() { Phase::Hold } else { Phase::Start },
+            cause,
             since: now,
             attempt: 0,
         });

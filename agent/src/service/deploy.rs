@@ -19,7 +19,7 @@ use super::action::{OldImage, Step};
 use super::judge::{Expected, Failure, Trial, Was};
 
 /// Why a deployment was begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// A new digest in the registry.
@@ -35,11 +35,16 @@ pub enum Cause {
         /// Whether the project is taken down first.
         down: bool,
     },
+    /// A container can't be healed by a restart (`auto_heal`).
+    Renew {
+        /// Its name.
+        container: String,
+    },
 }
 
 impl Cause {
     /// Whether new images are fetched and proven. The others only let compose bring the project up.
-    pub fn is_about_images(self) -> bool {
+    pub fn is_about_images(&self) -> bool {
         matches!(self, Cause::Update | Cause::Redeploy)
     }
 }
@@ -250,7 +255,7 @@ impl Deployment {
                 tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
                 project: project.clone(),
                 down: self.cause == Cause::Unstick { down: true },
-                recreate: self.recreate,
+                recreate: self.recreate.clone(),
             },
             Phase::Undo { .. } => Step::Start {
                 tags: self.tags_back(),

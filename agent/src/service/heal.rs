@@ -28,6 +28,8 @@ const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
 const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
 const LOOP_RESTARTS: u64 = 3;
+/// Restarts of one service's containers that may be under way at once.
+const MAX_RESTARTING: usize = 8;
 /// See [`LOOP_RESTARTS`].
 const LOOP_WINDOW: Duration = Duration::from_mins(1);
 /// A container that waits between two runs and was restarted so often loops with a long pause.
@@ -100,6 +102,21 @@ enum Ailment {
     CutOff,
 }
 
+/// What helps a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cure {
+    /// To be restarted.
+    Restart {
+        /// Its full ID.
+        id: String,
+    },
+    /// To be made anew by compose: the engine could not even start it again.
+    Renew {
+        /// Its compose service.
+        compose_service: String,
+    },
+}
+
 /// What the healer knows and remembers of one service.
 #[derive(Debug, Default)]
 pub(super) struct Healer {
@@ -109,8 +126,8 @@ pub(super) struct Healer {
     away: Option<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: BTreeMap<String, (Timestamp, u64)>,
-    /// Container IDs by name, of those that the last look found unwell.
-    ill_now: BTreeMap<String, String>,
+    /// What would help those that the last look found unwell, by name.
+    cures: BTreeMap<String, Cure>,
 }
 
 /// What a look leads to.
@@ -147,7 +164,7 @@ impl Healer {
 
     /// Nothing is restarted before the next look.
     pub(super) fn look_first(&mut self) {
-        self.ill_now.clear();
+        self.cures.clear();
     }
 
     /// The engine answers again. One that was killed stops what survived it before it does.
@@ -179,14 +196,16 @@ impl Healer {
         now: Timestamp,
     ) -> Findings {
         let mut findings = Findings::default();
-        self.ill_now.clear();
+        self.cures.clear();
         self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
         patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
         // One that is being restarted looks stopped on purpose in between, and so it is: by us.
         for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
-            let condition = self.condition(container, containers, stops, now);
-            if matches!(condition, Condition::Ill { .. }) {
-                self.ill_now.insert(container.name.clone(), container.id.clone());
+            let condition = self.condition(container, stops, now);
+            if matches!(condition, Condition::Ill { .. })
+                && let Some(cure) = cure(container, config)
+            {
+                self.cures.insert(container.name.clone(), cure);
             }
             let known = patients.get(&container.name);
             if known.is_none() && !matches!(condition, Condition::Ill { .. }) {
@@ -203,36 +222,26 @@ impl Healer {
         findings
     }
 
-    /// The container to restart now, if there is one: name and ID.
-    pub(super) fn due(
-        &self,
-        patients: &BTreeMap<String, Patient>,
+    /// The container to treat next, how, and when. `restarting`: how many are being restarted now.
+    pub(super) fn next_cure<'a>(
+        &'a self,
+        patients: &'a BTreeMap<String, Patient>,
+        restarting: usize,
         config: &ServiceConfig,
-        now: Timestamp,
-    ) -> Option<(String, String)> {
-        patients
-            .iter()
-            .filter(|(_, patient)| restart_at(patient, config).is_some_and(|at| at <= now))
-            .find_map(|(name, _)| Some((name.clone(), self.ill_now.get(name)?.clone())))
+    ) -> Option<(Timestamp, &'a str, &'a Cure)> {
+        let cures = patients.iter().filter_map(|(name, patient)| {
+            let cure = self.cures.get(name)?;
+            let most = match cure {
+                Cure::Restart { .. } => MAX_RESTARTING,
+                // Compose has the project for itself.
+                Cure::Renew { .. } => 1,
+            };
+            (restarting < most).then_some((restart_at(patient, config)?, name.as_str(), cure))
+        });
+        cures.min_by_key(|(at, ..)| *at)
     }
 
-    /// When the next restart is due.
-    pub(super) fn wake_at(
-        &self,
-        patients: &BTreeMap<String, Patient>,
-        config: &ServiceConfig,
-    ) -> Option<Timestamp> {
-        let ill = patients.iter().filter(|(name, _)| self.ill_now.contains_key(*name));
-        ill.filter_map(|(_, patient)| restart_at(patient, config)).min()
-    }
-
-    fn condition(
-        &mut self,
-        container: &Container,
-        all: &[Container],
-        stops: &StopTimes,
-        now: Timestamp,
-    ) -> Condition {
+    fn condition(&mut self, container: &Container, stops: &StopTimes, now: Timestamp) -> Condition {
         let down = |what: String| Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_END };
         match container.state {
             State::Running | State::Restarting if self.loops(container, now) => down(format!(
@@ -241,11 +250,9 @@ impl Healer {
             )),
             // The engine is at it.
             State::Restarting => Condition::Starting,
-            State::Running if let Some(provider) = lost_network(container, all, now) => Condition::Ill {
-                what: format!("cut off: it uses the network of {provider}, which was started after it"),
-                ailment: Ailment::CutOff,
-                settle: SETTLE_CUT_OFF,
-            },
+            State::Running if let Some(what) = cut_off(container, now) => {
+                Condition::Ill { what, ailment: Ailment::CutOff, settle: SETTLE_CUT_OFF }
+            }
             State::Running => match container.health {
                 Some(HealthState::Unhealthy) => {
                     let what = with_health_output("unhealthy", container);
@@ -288,14 +295,38 @@ impl Healer {
     }
 }
 
-/// The container whose network this one uses, if that was started anew since: an engine leaves those that were there
-/// before with what is left of the old network, which is nothing, and calls them well.
-fn lost_network<'a>(container: &Container, all: &'a [Container], now: Timestamp) -> Option<&'a str> {
-    let wanted = container.network_of.as_ref()?;
-    let provider = all.iter().find(|one| one.id == *wanted || one.name == *wanted)?;
+/// Why a running container has no network any more, if it uses that of another one: an engine leaves those that were
+/// there before with what is left of the old network, which is nothing, and calls them well.
+fn cut_off(container: &Container, now: Timestamp) -> Option<String> {
+    let lender = container.network_of.as_ref()?;
+    let Some(found) = &lender.found else {
+        return Some(if lender.is_given_by_id() {
+            "cut off: the container whose network it uses was removed or made anew".to_owned()
+        } else {
+            format!("cut off: it uses the network of {}, which is not there", lender.given)
+        });
+    };
     // A start in the future was before the clock was set back, and says nothing about the order of the two.
-    let started = provider.started_at.filter(|start| *start <= now)?;
-    (provider.state == State::Running && started > container.started_at?).then_some(&*provider.name)
+    let started = found.started_at.filter(|start| *start <= now)?;
+    (found.state == State::Running && started > container.started_at?)
+        .then(|| format!("cut off: it uses the network of {}, which was started after it", found.name))
+}
+
+/// What helps a container that is unwell; `None` while nothing can: it can't be started before the one whose network
+/// it uses.
+fn cure(container: &Container, config: &ServiceConfig) -> Option<Cure> {
+    if let Some(lender) = &container.network_of {
+        match &lender.found {
+            Some(found) if matches!(found.state, State::Running | State::Paused) => {}
+            None if lender.is_given_by_id() => {
+                let compose_service = container.compose_service.clone();
+                let by_compose = !compose_service.is_empty() && !config.compose_files.is_empty();
+                return by_compose.then_some(Cure::Renew { compose_service });
+            }
+            _ => return None,
+        }
+    }
+    Some(Cure::Restart { id: container.id.clone() })
 }
 
 /// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine

@@ -11,7 +11,7 @@ use super::deploy::{Cause, Deployment, Phase};
 use super::fact::StepResult;
 use super::judge::{Failure, Rules, Trial, Verdict};
 use super::say::{names, some};
-use super::{ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY};
+use super::{ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY, heal};
 
 impl Service {
     pub(super) fn looked(
@@ -231,6 +231,8 @@ impl Service {
                 };
                 (Kind::STARTED, message, "containers were stuck half-made, and auto_start is on")
             }
+            // Whether it helped is said when the container is well again.
+            Cause::Renew { .. } => return self.set_fault(None, now, entries),
             Cause::Start | Cause::Update | Cause::Redeploy => {
                 (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
             }
@@ -272,20 +274,22 @@ impl Service {
         entries: &mut Vec<AuditEntry>,
     ) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let redeploy = deployment.cause == Cause::Redeploy;
+        let cause = deployment.cause.clone();
         let next = if matches!(deployment.phase, Phase::Start) { Phase::TagsBack } else { Phase::Release };
         deployment.enter(next, now);
         self.durable.totals.failures += 1;
-        if redeploy {
-            let mut entry = self.failed_redeploy(now, &text);
-            entry.output = output;
-            entries.push(entry);
-        } else {
-            let before = entries.len();
-            self.set_fault(Some(Fault { text, from_check: false }), now, entries);
-            if let Some(entry) = entries.get_mut(before) {
-                entry.output = output;
+        let before = entries.len();
+        match cause {
+            Cause::Redeploy => entries.push(self.failed_redeploy(now, &text)),
+            // The healer's business, which tries again as after a restart.
+            Cause::Renew { container } => {
+                let patient = self.durable.patients.entry(container.clone()).or_default();
+                entries.push(heal::refused(patient, &self.config, &container, &text, now));
             }
+            _ => self.set_fault(Some(Fault { text, from_check: false }), now, entries),
+        }
+        if let Some(entry) = entries.get_mut(before) {
+            entry.output = output;
         }
     }
 
@@ -305,7 +309,7 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Release, now);
         let moves = deployment.moves.clone();
-        let cause = deployment.cause;
+        let cause = deployment.cause.clone();
         let took = now.duration_since(deployment.begun).as_secs();
         let mut updated = false;
         for m in &moves {

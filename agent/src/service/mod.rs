@@ -44,10 +44,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
 use crate::image::Digest;
-use crate::ports::{Container, EngineError, Happening, Members, Project};
+use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate};
 
 use action::{Action, FilesAsked, OldImage};
 use deploy::{Cause, Deployment, Phase};
+use heal::Cure;
 use say::names;
 
 use fact::{Answer, Ask, Fact, Observation, StopTimes};
@@ -65,8 +66,6 @@ const UNDO_RETRY: Duration = Duration::from_secs(2);
 const UNDO_ATTEMPTS: u32 = 3;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
-/// How many containers of one service may be restarted at once.
-const MAX_RESTARTING: usize = 8;
 /// How many of the last entries are kept with the state, to say again what a crash kept from being written.
 const KEEP_SAID: usize = 8;
 
@@ -244,12 +243,18 @@ impl Service {
 
     /// Whether it needs the compose project for itself, now or as soon as it can have it.
     pub fn wants_project(&self, now: Timestamp) -> bool {
-        let heals = || !self.restarting.is_empty() || self.patient_due(now).is_some();
+        let heals = || !self.restarting.is_empty() || self.cure_due(now).is_some();
         self.durable.deployment.is_some() || self.wanted.is_some() || heals()
     }
 
-    fn patient_due(&self, now: Timestamp) -> Option<(String, String)> {
-        self.healer.due(&self.durable.patients, &self.config, now)
+    /// When the next container is to be treated, its name, and how.
+    fn next_cure(&self) -> Option<(Timestamp, &str, &Cure)> {
+        self.healer.next_cure(&self.durable.patients, self.restarting.len(), &self.config)
+    }
+
+    fn cure_due(&self, now: Timestamp) -> Option<(String, Cure)> {
+        let (_, name, cure) = self.next_cure().filter(|(at, ..)| *at <= now)?;
+        Some((name.to_owned(), cure.clone()))
     }
 
     /// The project had to be waited for: what was planned before is out of date.
@@ -386,17 +391,21 @@ impl Service {
             }
             return self.next_look(now);
         }
-        if self.restarting.len() < MAX_RESTARTING
-            && leased
-            && let Some((name, id)) = self.patient_due(now)
-        {
-            return Some(self.begin_restart(name, id, now));
-        }
-        if let (Some(cause), true, true) = (self.wanted, leased, self.restarting.is_empty()) {
-            self.wanted = None;
-            if self.begin(cause, now) {
-                return self.next(now, leased);
+        if leased && let Some((name, cure)) = self.cure_due(now) {
+            match cure {
+                Cure::Restart { id } => return Some(self.begin_restart(name, id, now)),
+                Cure::Renew { compose_service } => {
+                    self.begin_renewal(&name, compose_service, now);
+                    return self.next(now, leased);
+                }
             }
+        }
+        if leased
+            && self.restarting.is_empty()
+            && let Some(cause) = self.wanted.take()
+            && self.begin(cause, now)
+        {
+            return self.next(now, leased);
         }
         if self.check_due && !self.checking && self.wanted.is_none() {
             self.check_due = false;
@@ -461,7 +470,7 @@ impl Service {
         let look_at = self.look_at.filter(|_| !self.looking);
         match &self.durable.deployment {
             None => {
-                let heal_at = self.healer.wake_at(&self.durable.patients, &self.config);
+                let heal_at = self.next_cure().map(|(at, ..)| at);
                 // One that is due and has to wait for its project is woken by getting it.
                 let heal_at = heal_at.filter(|at| leased || *at > now);
                 [look_at, heal_at].into_iter().flatten().min()
@@ -477,17 +486,37 @@ impl Service {
 
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
         self.restarting.insert(name.clone());
+        self.begin_cure(&name, format!("restarting container {name}"), now);
+        Action::Restart { name, id }
+    }
+
+    /// A deployment, so that it is journaled: one that is killed between the old container and the new one must be
+    /// taken up again, or there is neither.
+    fn begin_renewal(&mut self, name: &str, compose_service: String, now: Timestamp) {
+        self.begin_cure(name, format!("making container {name} anew"), now);
+        self.durable.deployment = Some(Deployment {
+            cause: Cause::Renew { container: name.to_owned() },
+            begun: now,
+            moves: Vec::new(),
+            pins: Vec::new(),
+            before: Vec::new(),
+            recreate: Recreate::Only(compose_service),
+            phase: Phase::Start,
+            since: now,
+            attempt: 0,
+        });
+    }
+
+    fn begin_cure(&mut self, name: &str, message: String, now: Timestamp) {
         self.generation += 1;
         self.durable.totals.restarts += 1;
-        let patient = self.durable.patients.entry(name.clone()).or_default();
+        let patient = self.durable.patients.entry(name.to_owned()).or_default();
         heal::begin_restart(patient, now);
         let reason = patient.illness.as_ref().map(|illness| illness.what.clone());
-        let mut entry =
-            self.entry(now, Kind::RESTARTING, Level::Warning, format!("restarting container {name}"));
-        entry.container = Some(name.clone());
+        let mut entry = self.entry(now, Kind::RESTARTING, Level::Warning, message);
+        entry.container = Some(name.to_owned());
         entry.reason = reason;
         self.unsaid.push(entry);
-        Action::Restart { name, id }
     }
 
     fn restarted(

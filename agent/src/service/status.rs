@@ -1,13 +1,13 @@
 //! How a service looks from outside: a view over its facts, never stored (spec 2.1-2.3, 3.1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
 };
 
 use crate::image::{Digest, Reference};
-use crate::ports::{Container, HealthState, Pulled, State};
+use crate::ports::{Container, HealthState, Lender, Pulled, State};
 
 use super::deploy::{Deployment, Phase};
 use super::heal::Patient;
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub not_found: BTreeMap<String, Digest>,
     /// Full IDs of the containers that can be measured.
     pub running: Vec<String>,
+    /// Containers, by ID or name, whose network containers of this service use.
+    pub lenders: BTreeSet<String>,
 }
 
 impl Service {
@@ -87,6 +89,7 @@ impl Service {
                 .collect(),
             not_found: durable.not_found.clone(),
             running: self.running().map(|container| container.id.clone()).collect(),
+            lenders: self.lenders().map(|lender| lender.given.clone()).collect(),
         }
     }
 
@@ -109,6 +112,10 @@ impl Service {
     /// Its containers whose processes are there, frozen ones too.
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().flatten().filter(|container| is_running(container))
+    }
+
+    fn lenders(&self) -> impl Iterator<Item = &Lender> {
+        self.containers.iter().flatten().filter_map(|container| container.network_of.as_ref())
     }
 
     fn images(&self) -> Option<Vec<ImageRecord>> {

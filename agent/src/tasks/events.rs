@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;
-use crate::ports::{ContainerEvent, Engine};
+use crate::ports::{ContainerEvent, Engine, Happening};
 use crate::service::fact::Fact;
 
 use super::daemon_health::EngineHealth;
@@ -98,6 +98,12 @@ impl Events {
                 let fact = Fact::Event { at, id: event.id.clone(), what: event.what.clone() };
                 // A worker that is gone means that the program is stopping.
                 let _ = worker.inbox.send(Command::Fact(fact));
+            } else if matches!(event.what, Happening::Start | Happening::Destroy) {
+                // What uses the network of a container of others is cut off by that.
+                let lenders = &worker.snapshot.borrow().lenders;
+                if lenders.contains(&event.id) || lenders.contains(&event.name) {
+                    let _ = worker.inbox.send(Command::Look);
+                }
             }
         }
     }

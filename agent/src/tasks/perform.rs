@@ -24,7 +24,7 @@ pub(super) async fn perform(
             Ok(()) => {
                 let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
                 let up = match cleared {
-                    Ok(_) => compose.up(&project, recreate).await,
+                    Ok(_) => compose.up(&project, &recreate).await,
                     Err(error) => Err(error),
                 };
                 after_up(engine, up, project.name).await

@@ -487,7 +487,7 @@ impl Compose for FakeWorld {
         Ok(())
     }
 
-    async fn up(&self, _: &Project, recreate: Recreate) -> Result<String, ComposeError> {
+    async fn up(&self, _: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
         let failed = |cause: &str| ComposeError { cause: cause.to_owned(), output: cause.to_owned() };
         self.point().await;
         let services = {
@@ -508,7 +508,7 @@ impl Compose for FakeWorld {
                 {
                     inner.violations.push(format!("a blocked digest of {reference} was deployed"));
                 }
-                inner.up_one(&service, &reference, now, recreate == Recreate::All)
+                inner.up_one(&service, &reference, now, *recreate == Recreate::All)
             };
             // Killed in the middle of compose's own work: some services are done, some are not.
             self.point().await;

@@ -106,11 +106,11 @@ fn arguments_have_the_order_that_every_compose_takes() {
         env_file: Some("/srv/x.env".into()),
     };
     assert_eq!(
-        words(cli(Runtime::Docker).arguments(&project, up_task(Recreate::Changed))),
+        words(cli(Runtime::Docker).arguments(&project, &up_task(&Recreate::Changed))),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml --progress quiet up -d --pull never --no-build"
     );
     assert_eq!(
-        words(cli(Runtime::Podman).arguments(&project, up_task(Recreate::All))),
+        words(cli(Runtime::Podman).arguments(&project, &up_task(&Recreate::All))),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml up -d --pull never --no-build --force-recreate"
     );
 }
@@ -121,7 +121,7 @@ async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
     let project = stage.project_with_env(
         "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n",
     );
-    scripted().up(&project, Recreate::Changed).await.unwrap();
+    scripted().up(&project, &Recreate::Changed).await.unwrap();
     let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
     let env = stage.read("env.txt");
     let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
@@ -144,14 +144,14 @@ async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
 #[tokio::test]
 async fn output_of_both_kinds_comes_in_order_and_clean() {
     let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
-    let output = scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+    let output = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap();
     assert_eq!(output, "one\ntwo\nthree");
 }
 
 #[tokio::test]
 async fn a_flood_of_output_neither_blocks_nor_grows() {
     let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
-    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "the end");
     assert!(error.output.len() <= 8 * 1024, "{}", error.output.len());
 }
@@ -162,16 +162,16 @@ async fn the_last_line_is_the_cause_without_what_varies() {
     let stage = Stage::new(&format!(
         "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
     ));
-    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "Error: endpoint p-1 (<id>): Bind failed");
     assert!(error.output.starts_with(" web  Starting"), "{}", error.output);
 
     let stage = Stage::new("echo 'time=\"2024-05-01T10:00:00Z\" level=error msg=\"no such thing\"'; exit 15");
-    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "no such thing");
 
     let stage = Stage::new("exit 3");
-    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "compose up failed without a word (exit status: 3)");
 }
 
@@ -179,15 +179,15 @@ async fn the_last_line_is_the_cause_without_what_varies() {
 async fn a_container_in_the_way_is_worth_some_more_tries() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
-    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+    scripted().up(&stage.project(), &Recreate::Changed).await.unwrap();
 
     let stage = Stage::new(&format!("{conflict}; exit 1"));
-    let error = scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\nx\nx\nx\n", "three times more, not for ever");
     assert!(error.cause.contains("Conflict."), "{}", error.cause);
 
     let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
-    scripted().up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\n");
 }
 
@@ -197,7 +197,7 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    let error = compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    let error = compose.up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert_eq!(error.cause, "compose up was stopped: not done after 1 s");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
@@ -211,7 +211,7 @@ async fn who_does_not_listen_is_killed_with_its_children() {
     );
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    compose.up(&stage.project(), Recreate::Changed).await.unwrap_err();
+    compose.up(&stage.project(), &Recreate::Changed).await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
@@ -221,7 +221,7 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
     let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
     let compose = scripted();
     let project = stage.project();
-    let running = compose.up(&project, Recreate::Changed);
+    let running = compose.up(&project, &Recreate::Changed);
     let (pid, leader) = tokio::select! {
         _ = running => panic!("it ended by itself"),
         pids = async { (stage.written("pid").await, stage.written("leader").await) } => pids,
@@ -234,7 +234,7 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
 async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
     let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
     let begin = Instant::now();
-    scripted().up(&stage.project(), Recreate::Changed).await.unwrap();
+    scripted().up(&stage.project(), &Recreate::Changed).await.unwrap();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
@@ -243,7 +243,7 @@ async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
 async fn what_is_missing_is_named() {
     let stage = Stage::new("exit 0");
     let cause = async |compose: ComposeCli, project: &Project| {
-        compose.up(project, Recreate::Changed).await.unwrap_err().cause
+        compose.up(project, &Recreate::Changed).await.unwrap_err().cause
     };
     let absent = scripted().with_program("/nowhere/docker".into());
     assert_eq!(

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::image::ImageId;
 use crate::ports::text::{clean, clip_end, stable};
-use crate::ports::{Container, ContainerEvent, Happening, HealthState, HealthTiming, Image, State};
+use crate::ports::{Container, ContainerEvent, Happening, HealthState, HealthTiming, Image, Lender, State};
 
 /// Label with the compose project's name.
 pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
@@ -55,7 +55,10 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         .unwrap_or_default();
     let host = seen.host_config.unwrap_or_default();
     let policy = host.restart_policy.and_then(|policy| policy.name);
-    let network_of = host.network_mode.and_then(|mode| mode.strip_prefix("container:").map(str::to_owned));
+    let network_of = host.network_mode.and_then(|mode| {
+        let given = mode.strip_prefix("container:")?.to_owned();
+        Some(Lender { given, found: None })
+    });
     let mut mounts: Vec<_> = seen.mounts.unwrap_or_default().into_iter().map(mount).collect();
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     Ok(Container {

@@ -23,7 +23,9 @@ use tokio::time::timeout;
 use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
 use super::text::{Tail, stable};
-use super::{Container, ContainerEvent, Engine, EngineError, HOLD_LABEL, Image, Members, Pulled, Usage};
+use super::{
+    Container, ContainerEvent, Engine, EngineError, FoundLender, HOLD_LABEL, Image, Members, Pulled, Usage,
+};
 use crate::image::{ImageId, Reference};
 
 const PING: Duration = Duration::from_secs(5);
@@ -84,6 +86,25 @@ impl DockerEngine {
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Looks up the containers whose networks these use: among themselves, else at the engine.
+    async fn find_lenders(&self, containers: &mut [Container]) -> Result<(), EngineError> {
+        let mut found: HashMap<String, Option<FoundLender>> = HashMap::new();
+        for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
+            if found.contains_key(given) {
+                continue;
+            }
+            let lender = match containers.iter().find(|one| one.id == *given || one.name == *given) {
+                Some(container) => Some(FoundLender::of(container)),
+                None => self.inspect(given, String::new()).await?.as_ref().map(FoundLender::of),
+            };
+            found.insert(given.clone(), lender);
+        }
+        for lender in containers.iter_mut().filter_map(|container| container.network_of.as_mut()) {
+            lender.found = found.get(&lender.given).cloned().flatten();
+        }
+        Ok(())
     }
 
     /// Value of the hold label of a container; the outer `None` when there is no such container.
@@ -171,6 +192,7 @@ impl Engine for DockerEngine {
             containers.retain(|container| container.name == *name);
         }
         containers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.find_lenders(&mut containers).await?;
         Ok(containers)
     }
 
