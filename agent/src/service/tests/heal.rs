@@ -1,0 +1,301 @@
+//! Stories of containers that fall over, and of those that were stopped on purpose.
+
+use super::*;
+
+#[test]
+fn a_crash_is_healed_after_it_settled() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("a", 1)]);
+    assert_eq!(story.restarts(), [""; 0], "the engine may still restart it by itself");
+    assert_eq!(story.at(2).look(&[&exited("a", 1)]).restarts(), ["a"]);
+    assert_eq!(story.kinds(), [Kind::DIED, Kind::RESTARTING]);
+    assert_eq!(story.status(), StatusValue::Degraded);
+    let mut again = running("a");
+    again.started_at = story.seconds(3);
+    story.at(4).look(&[&again]);
+    assert_eq!(story.kinds(), [], "without a health check only time tells");
+    story.at(14).look(&[&again]);
+    assert_eq!(story.kinds(), [Kind::RESTARTED]);
+    assert_eq!(story.status(), StatusValue::Ok);
+}
+
+#[test]
+fn stops_that_somebody_asked_for_are_not_healed() {
+    let kill = |signal| Happening::Kill { signal: Some(signal) };
+    let stories: &[(&str, &[Happening], i64)] = &[
+        ("docker stop", &[kill(15), Happening::Die { exit_code: 143 }, Happening::Stop], 143),
+        (
+            "docker stop that needs KILL",
+            &[kill(15), kill(9), Happening::Die { exit_code: 137 }, Happening::Stop],
+            137,
+        ),
+        ("docker kill", &[kill(9), Happening::Die { exit_code: 137 }], 137),
+        ("custom stop signal", &[kill(2), Happening::Die { exit_code: 1 }, Happening::Stop], 1),
+        ("podman, which does not tell the signal", &[Happening::Kill { signal: None }], 1),
+    ];
+    for (what, events, code) in stories {
+        let mut story = Story::of(config());
+        story.look(&[&running("a")]);
+        for event in *events {
+            story.event("id-a", event.clone());
+        }
+        for second in [1, 3, 10, 100, 1000] {
+            assert_eq!(story.at(second).look(&[&exited("a", *code)]).restarts(), [""; 0], "{what}");
+        }
+        assert_eq!(story.kinds(), [], "{what}");
+    }
+}
+
+#[test]
+fn a_signal_that_is_no_stop_does_not_excuse_a_crash() {
+    for signal in [1, 10, 18, 21, 28] {
+        let mut story = Story::of(config());
+        story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(signal) });
+        story.at(3).look(&[&exited("a", 3)]);
+        assert_eq!(story.at(5).look(&[&exited("a", 3)]).restarts(), ["a"], "signal {signal}");
+    }
+}
+
+#[test]
+fn a_containers_own_stop_signal_is_a_stop() {
+    let mut story = Story::of(config());
+    let container = Container { stop_signal: 1, ..running("a") };
+    story.look(&[&container]).event("id-a", Happening::Kill { signal: Some(1) });
+    for second in [3, 5, 100] {
+        assert_eq!(story.at(second).look(&[&exited("a", 3)]).restarts(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_stop_that_a_container_lived_through_does_not_excuse_its_crash_an_hour_later() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    let ended = |at: Option<Timestamp>| Container { finished_at: at, ..exited("a", 137) };
+    let crashed = ended(story.seconds(3600));
+    story.at(3601).look(&[&crashed]);
+    assert_eq!(story.at(3604).look(&[&crashed]).restarts(), ["a"]);
+    // A stop that takes as long is told of at its end, too.
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    let stopped = ended(story.seconds(60));
+    story.at(60).event("id-a", Happening::Stop);
+    for second in [61, 64, 100] {
+        assert_eq!(story.at(second).look(&[&stopped]).restarts(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_one_shot_that_is_done_is_left_alone() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("job", 0)]);
+    assert_eq!(story.at(60).look(&[&exited("job", 0)]).restarts(), [""; 0]);
+    assert_eq!(story.kinds(), []);
+}
+
+#[test]
+fn what_the_engine_stopped_when_it_went_away_is_started_again() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]);
+    story.at(100).event("id-a", Happening::Kill { signal: Some(15) }).event("id-a", Happening::Stop);
+    story.at(101).fact(Fact::EngineGap);
+    story.at(103).look(&[&exited("a", 0)]);
+    assert_eq!(story.restarts(), [""; 0], "the engine restarts what it can by itself first");
+    assert_eq!(story.at(110).look(&[&exited("a", 0)]).restarts(), ["a"]);
+}
+
+#[test]
+fn what_an_engine_stops_when_it_comes_back_from_its_own_death_is_started_again() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]);
+    story.at(100).fact(Fact::EngineGap);
+    let at = story.start + SignedDuration::from_secs(103);
+    let what = Happening::Kill { signal: Some(15) };
+    story.at(105).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
+    story.at(106).look(&[&exited("a", 0)]);
+    assert_eq!(story.at(113).look(&[&exited("a", 0)]).restarts(), ["a"]);
+    // A stop after that is somebody's again.
+    let mut fresh = running("a");
+    fresh.started_at = story.seconds(114);
+    story.at(150).look(&[&fresh]).event("id-a", Happening::Kill { signal: Some(15) });
+    assert_eq!(
+        story.at(300).look(&[&Container { started_at: fresh.started_at, ..exited("a", 143) }]).restarts(),
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
+    let mut story = Story::of(config());
+    story.look(&[&running("a")]);
+    story.at(100).event("id-a", Happening::Kill { signal: Some(15) });
+    story.at(101).fact(Fact::EngineGap);
+    // Told again with its own time, which is before the break.
+    let at = story.start + SignedDuration::from_secs(100);
+    let what = Happening::Kill { signal: Some(15) };
+    story.at(102).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
+    assert_eq!(story.at(120).look(&[&exited("a", 143)]).restarts(), [""; 0]);
+}
+
+#[test]
+fn a_run_that_a_busy_engine_began_late_has_helped_only_when_it_lasts() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("a", 7)]);
+    assert_eq!(story.at(3).look(&[&exited("a", 7)]).restarts(), ["a"]);
+    story.kinds();
+    // Its time is long over when it begins at last, and it has not shown anything yet.
+    let grace = i64::try_from(story.service.config.health_grace.as_secs()).unwrap();
+    let begun = 3 + 2 * grace;
+    let again = Container { started_at: story.seconds(begun), ..running("a") };
+    story.at(begun).look(&[&again]);
+    assert_eq!(story.kinds(), []);
+    story.at(begun + 1).look(&[&Container { started_at: again.started_at, ..exited("a", 7) }]);
+    assert_eq!(story.kinds(), [Kind::RESTART_FAILED]);
+}
+
+#[test]
+fn what_a_container_looks_like_in_the_middle_of_its_restart_proves_nothing() {
+    let mut story = Story::of(config());
+    let unhealthy = with_health("a", HealthState::Unhealthy);
+    story.look(&[&unhealthy]);
+    assert!(matches!(story.act(), Some(Action::Restart { .. })));
+    story.event("id-a", Happening::Kill { signal: Some(15) });
+    for second in [1, 5, 60] {
+        story.at(second).look(&[&exited("a", 137)]);
+        assert_eq!(story.act(), None);
+    }
+    story.fact(Fact::Restarted { name: "a".into(), result: Ok(()) });
+    let again = Container { started_at: story.seconds(60), ..unhealthy };
+    story.at(61).look(&[&again]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
+}
+
+#[test]
+fn a_clock_that_is_set_neither_shortens_nor_prolongs_a_cooldown() {
+    for by in [3600, -3600] {
+        let mut story = Story::of(config());
+        story.look(&[&with_health("a", HealthState::Unhealthy)]);
+        assert_eq!(story.restarts(), ["a"]);
+        let fresh = Container { started_at: story.seconds(1), ..with_health("a", HealthState::Unhealthy) };
+        story.at(8).look(&[&fresh]);
+        story.service.shift(SignedDuration::from_secs(by));
+        assert_eq!(story.at(by + 59).look(&[&fresh]).restarts(), [""; 0], "{by}");
+        assert_eq!(story.at(by + 60).look(&[&fresh]).restarts(), ["a"], "{by}");
+    }
+}
+
+#[test]
+fn the_cooldown_is_kept_and_acted_on_when_it_ends() {
+    let mut story = Story::of(config());
+    story.look(&[&with_health("a", HealthState::Unhealthy)]);
+    assert_eq!(story.restarts(), ["a"]);
+    let mut fresh = with_health("a", HealthState::Unhealthy);
+    fresh.started_at = story.seconds(1);
+    story.at(8).look(&[&fresh]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
+    assert_eq!(story.restarts(), [""; 0]);
+    let wake = story.service.wake_at(story.now, true).unwrap();
+    assert_eq!(Some(wake), story.seconds(60), "the end of the cooldown, not the next event");
+    assert_eq!(story.at(60).restarts(), ["a"]);
+}
+
+#[test]
+fn after_the_cap_it_gives_up_once_and_a_person_starts_it_over() {
+    let mut story = Story::of(config());
+    let mut time = 0;
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for _ in 0..3 {
+        assert_eq!(story.at(time).look(&[&sick]).restarts(), ["a"]);
+        sick.started_at = story.seconds(time + 1);
+        story.at(time + 10).look(&[&sick]);
+        time += 70;
+    }
+    for second in [time, time + 100, time + 1000] {
+        assert_eq!(story.at(second).look(&[&sick]).restarts(), [""; 0]);
+    }
+    let kinds = story.kinds();
+    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::RESTARTING).count(), 3);
+    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::EXHAUSTED).count(), 1);
+    assert_eq!(story.status(), StatusValue::Exhausted);
+    assert_eq!(story.service.durable().totals.restarts, 3);
+
+    let (_, said) = story.service.ask(Ask::Unblock, story.now);
+    assert_eq!(said, []);
+    assert_eq!(story.at(time + 1001).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
+fn one_well_container_does_not_hide_an_unwell_one() {
+    let mut story = Story::of(ServiceConfig { auto_heal: false, ..config() });
+    let (well, sick) = (with_health("a", HealthState::Healthy), with_health("b", HealthState::Unhealthy));
+    story.look(&[&well, &sick]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY]);
+    assert_eq!(story.restarts(), [""; 0], "without auto_heal it is only said");
+    assert_eq!(story.status(), StatusValue::Unhealthy);
+    story.at(5).look(&[&well, &with_health("b", HealthState::Healthy)]);
+    assert_eq!(story.kinds(), [Kind::HEALTHY]);
+    assert_eq!(story.status(), StatusValue::Ok);
+}
+
+#[test]
+fn many_containers_that_crash_at_once_are_each_restarted_once() {
+    let mut story = Story::of(config());
+    let crashed: Vec<Container> = (0..20).map(|n| exited(&format!("c{n:02}"), 1)).collect();
+    let all: Vec<&Container> = crashed.iter().collect();
+    story.look(&all);
+    assert_eq!(story.at(3).look(&all).restarts().len(), 20);
+    assert_eq!(story.at(4).look(&all).restarts().len(), 0);
+    assert_eq!(story.service.durable().totals.restarts, 20);
+}
+
+#[test]
+fn a_restart_that_the_engine_did_not_answer_is_no_restart() {
+    let mut story = Story::of(config());
+    story.look(&[&exited("a", 1)]).at(2).look(&[&exited("a", 1)]);
+    let Some(Action::Restart { name, .. }) = story.act() else { panic!("a restart is due") };
+    let away = EngineError::Unavailable("gone".into());
+    story.fact(Fact::Restarted { name, result: Err(away) });
+    assert_eq!(story.restarts(), [""; 0], "first it looks again");
+    assert_eq!(story.at(4).look(&[&exited("a", 1)]).restarts(), ["a"]);
+    assert_eq!(story.service.durable().totals.restarts, 1);
+}
+
+#[test]
+fn a_container_that_never_started_is_seen_without_any_event() {
+    let mut story = Story::of(config());
+    let stuck = Container {
+        state: State::Created,
+        error: "exec: no such file".into(),
+        started_at: None,
+        ..running("a")
+    };
+    story.look(&[&stuck]);
+    assert_eq!(story.at(3).look(&[&stuck]).restarts(), ["a"]);
+}
+
+#[test]
+fn a_loop_under_its_own_restart_policy_is_joined_only_when_it_is_one() {
+    let mut story = Story::of(config());
+    let looping = |count| Container { restart_count: count, restarts_itself: true, ..running("a") };
+    story.look(&[&looping(0)]).at(5).look(&[&looping(1)]);
+    assert_eq!(story.restarts(), [""; 0], "one restart by the engine is the engine's business");
+    story.at(8).look(&[&looping(3)]);
+    assert_eq!(story.at(11).look(&[&looping(4)]).restarts(), ["a"]);
+}
+
+#[test]
+fn a_healer_that_restarts_as_many_as_it_may_waits_until_one_is_done() {
+    let mut story = Story::of(config());
+    let down: Vec<Container> = (0..20).map(|n| exited(&format!("web{n:02}"), 1)).collect();
+    let down: Vec<&Container> = down.iter().collect();
+    story.at(0).look(&down).at(2).look(&down);
+    let mut begun = Vec::new();
+    while let Some(action) = story.act() {
+        let Action::Restart { name, .. } = action else { panic!("expected restarts only, got {action:?}") };
+        begun.push(name);
+    }
+    assert_eq!(begun.len(), 8);
+    let wake = story.service.wake_at(story.now, true);
+    assert!(wake.is_none_or(|at| at > story.now), "it would turn round and round: {wake:?}");
+    story.fact(Fact::Restarted { name: begun.remove(0), result: Ok(()) }).look(&down);
+    assert!(matches!(story.act(), Some(Action::Restart { .. })));
+}
