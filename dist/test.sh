@@ -109,7 +109,7 @@ if have systemd-analyze; then
     units="$(mktemp -d)"
     for unit in dist/systemd/*.service; do
         # It looks for the programs, too: these are the ones that were just built.
-        sed "s|/usr/bin/evenkeel|$REPO/target/debug/evenkeel|" "$unit" >"$units/${unit##*/}"
+        sed "s|/usr/local/bin/evenkeel|$REPO/target/debug/evenkeel|" "$unit" >"$units/${unit##*/}"
     done
     systemd-analyze verify --man=no "$units"/*.service || status=$?
     rm -rf -- "$units"

@@ -278,6 +278,10 @@ fn the_service_manager_is_told_all_along() {
     let reloading = hear_more();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
     assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 service\n");
+    daemon.write("{");
+    daemon.signal(Signal::HUP);
+    assert!(hear_more().starts_with("RELOADING=1\n"));
+    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 service; the file has faults and is not in force\n");
 
     daemon.signal(Signal::TERM);
     assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");

@@ -51,7 +51,7 @@ impl Warden {
         let folder = tempfile::tempdir().unwrap();
         let port = port::unused_port();
         let config = json!({
-            "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("s.json")},
+            "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("state/s.json")},
             "agents": [{"id": "a", "url": "http://127.0.0.1:1", "token": "$AGENT"}],
         });
         fs::write(folder.path().join("warden.json"), config.to_string()).unwrap();
@@ -212,7 +212,7 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
 
     // What is in the file survives SIGKILL, and it is there soon.
     warden.eventually("the last entry is in the file", |warden| {
-        let text = fs::read_to_string(warden.folder.path().join("s.json")).unwrap_or_default();
+        let text = fs::read_to_string(warden.folder.path().join("state/s.json")).unwrap_or_default();
         let state: Value = serde_json::from_str(&text).unwrap_or_default();
         if state["machines"][0]["counts"]["info"] == 4 { Ok(()) } else { Err(text) }
     });
@@ -223,11 +223,11 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
 
     // A damaged file is moved aside and said.
     assert_eq!(warden.signal("-INT"), Some(0));
-    fs::write(warden.folder.path().join("s.json"), "{\"version\":1,").unwrap();
+    fs::write(warden.folder.path().join("state/s.json"), "{\"version\":1,").unwrap();
     warden.restart();
     assert!(warden.log().contains("STATE LOST"), "{}", warden.log());
     assert_eq!(warden.machine()["counts_by_level"]["info"], 0);
-    let kept = fs::read_dir(warden.folder.path())
+    let kept = fs::read_dir(warden.folder.path().join("state"))
         .unwrap()
         .filter_map(|file| file.ok()?.file_name().into_string().ok());
     assert_eq!(kept.filter(|name| name.starts_with("s.json.damaged-")).count(), 1);
@@ -289,7 +289,7 @@ fn a_second_warden_on_the_same_state_is_refused() {
     // The same file by another name.
     let link = second.path().join("link.json");
     warden.eventually("the file is there", |warden| {
-        std::os::unix::fs::symlink(warden.folder.path().join("s.json"), &link).ok();
+        std::os::unix::fs::symlink(warden.folder.path().join("state/s.json"), &link).ok();
         fs::metadata(&link).map(drop).map_err(|error| error.to_string())
     });
     config["api"]["state_path"] = json!(link);
@@ -325,7 +325,7 @@ fn the_service_manager_is_told_how_the_warden_is() {
     warden.signal("-TERM");
     let mut command = Warden::command(warden.folder.path());
     warden.child = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").spawn().unwrap();
-    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 1 agents\n");
+    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 1 agent\n");
     for _ in 0..3 {
         assert_eq!(hear(), "WATCHDOG=1\n");
     }
@@ -402,7 +402,7 @@ fn the_conversation_works_on_a_pipe_and_its_file_starts_a_warden() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/warden.json");
     let shown = path.to_str().unwrap();
-    let state = folder.path().join("s.json");
+    let state = folder.path().join("state/s.json");
     let answers = format!(
         "127.0.0.1:1\n1\nhttp://warden.example\n{}\ny\nweb-1\n10.0.0.5:9090\n1\nn\n7\n",
         state.display()

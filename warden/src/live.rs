@@ -63,7 +63,10 @@ impl Reload {
 
     /// What the program does, for the service manager.
     pub fn in_words(&self) -> String {
-        format!("listening to {} agents", self.config.agents.len())
+        match self.config.agents.len() {
+            1 => "listening to 1 agent".to_owned(),
+            n => format!("listening to {n} agents"),
+        }
     }
 
     /// Reads the file again at each of `hangups` until the program stops.

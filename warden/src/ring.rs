@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::journal::{Journal, Subscription};
 use evenkeel_common::sse;
-use evenkeel_common::wire::{FleetEntry, MachineRecord};
+use evenkeel_common::wire::{FleetEntry, Level, MachineRecord};
 use tokio::sync::watch;
 
 use crate::machines::{Machine, Machines};
@@ -78,7 +78,12 @@ impl Ring {
         let mut machines = self.machines();
         let before = machines.of(agent).and_then(Machine::online);
         if let Some(entry) = machines.heard(agent, outcome, self.clock.now()) {
-            tracing::info!(agent = entry.agent, reason = entry.reason, "{}", entry.event);
+            let (agent, reason) = (&entry.agent, &entry.reason);
+            if entry.level == Level::Info.as_str() {
+                tracing::info!(agent, reason, "{}", entry.event);
+            } else {
+                tracing::warn!(agent, reason, "{}", entry.event);
+            }
             self.entries.append(sse::json(&entry));
         }
         if machines.of(agent).and_then(Machine::online) != before {

@@ -3,9 +3,9 @@
 //! It is written within a second of a change and when the program stops, whole or not at all. A file that cannot be
 //! read is moved aside, said loudly, and the warden begins afresh.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,9 +91,15 @@ pub fn load(path: &Path, clock: &dyn Clock) -> (State, Option<String>) {
     (State::default(), Some(warning))
 }
 
-/// Takes the state for this process, for as long as what is returned lives. A second warden on it is an error. Where
-/// no lock can be made no state can be written either; that is told when it is tried.
+/// Takes the state for this process, for as long as what is returned lives, and makes its folder if there is none. A
+/// second warden on it is an error. Where no lock can be made no state can be written either; that is told when it is
+/// tried.
 pub fn lock(path: &Path) -> Result<Option<File>, InUse> {
+    if let Some(folder) = path.parent()
+        && let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder)
+    {
+        tracing::warn!(folder = %folder.display(), %error, "the state's folder cannot be made");
+    }
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let beside = path.with_added_extension("lock");
     // Not the state file itself: each write puts another in its place.

@@ -139,12 +139,17 @@ impl Services {
         self.manager.reloading();
         let source = self.source.clone();
         let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
-        match loaded {
+        let taken = match loaded {
             Ok(Ok(config)) => self.take_over(config).await,
-            Ok(Err(faults)) => self.refuse(&faults.in_one_line()),
-            Err(_) => self.refuse("reading the file failed"),
+            Ok(Err(faults)) => Err(faults.in_one_line()),
+            Err(_) => Err("reading the file failed".to_owned()),
+        };
+        let mut words = self.fleet_in_words();
+        if let Err(reason) = taken {
+            self.refuse(&reason);
+            words.push_str("; the file has faults and is not in force");
         }
-        self.manager.ready(&self.fleet_in_words());
+        self.manager.ready(&words);
     }
 
     /// What the program does, for the service manager.
@@ -158,17 +163,17 @@ impl Services {
         entry.reason = Some(reason.to_owned());
         self.say(entry);
         let mut warnings = self.live.borrow().config.warnings.clone();
-        warnings.push(format!("configuration: the file has faults and is not in force: {reason}"));
+        warnings.push(format!("the file has faults and is not in force: {reason}"));
         self.warn(warnings);
     }
 
     /// Puts a valid file into force.
-    async fn take_over(&mut self, mut config: Config) {
+    async fn take_over(&mut self, mut config: Config) -> Result<(), String> {
         let old = self.live.borrow().config.clone();
         if !same_registry(&old.registry, &config.registry) {
             match (self.make_registry)(&config.registry) {
                 Ok(client) => self.registry.exchange(Arc::new(client)),
-                Err(error) => return self.refuse(&format!("registry: {error:#}")),
+                Err(error) => return Err(format!("registry: {error:#}")),
             }
         }
         let fixed = keep_fixed(&old, &mut config);
@@ -190,7 +195,7 @@ impl Services {
         self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
         self.end(changed.iter().chain(&removed)).await;
         if self.stop.is_cancelled() {
-            return;
+            return Ok(());
         }
         for name in &removed {
             if self.restore(name).await.deployment.is_some() {
@@ -249,6 +254,7 @@ impl Services {
         entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
         self.say(entry);
         self.check(&fresh);
+        Ok(())
     }
 
     /// Asks these to check now: the next cycle may be hours away.

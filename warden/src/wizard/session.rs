@@ -15,7 +15,7 @@ use super::draft::Draft;
 use super::prompt::{Prompt, Stop};
 use crate::config::{Config, Configuration, DEFAULT_PORT, web_url};
 
-const DEFAULT_STATE: &str = "/var/lib/evenkeel/warden-state.json";
+const DEFAULT_STATE: &str = "/var/lib/evenkeel-warden/warden-state.json";
 /// Length of a generated token, before it is made text.
 const TOKEN_BYTES: usize = 32;
 
@@ -232,7 +232,7 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             prompt.say(
-                "Please give the absolute path of a file, for example /var/lib/evenkeel/warden-state.json.",
+                "Please give the absolute path of a file, for example /var/lib/evenkeel-warden/warden-state.json.",
             )?;
         }
     }
