@@ -129,6 +129,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
             Arc::new(move |outcome, took| metrics.deployed(outcome, took))
         },
         projects: Projects::default(),
+        boot: boot().into(),
         engine_slots: Arc::new(Semaphore::new(ENGINE_SLOTS)),
     };
     let origin = Origin {
@@ -221,6 +222,11 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     supervisor.spawn("service manager", signs);
     manager.ready(&what);
     supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
+}
+
+/// Names the time since the machine was booted; empty where the kernel does not tell.
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// The outbox as it was left; a new one in memory where it can't be read.

@@ -91,6 +91,7 @@ impl Service {
             }
         }
         let files = self.follow_files(&observation.files);
+        self.compare_with_left(&observation.containers, now);
         let start = self.start_wanted(&observation.containers, matching && !stale, now);
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);

@@ -100,6 +100,8 @@ enum Ailment {
     Unhealthy,
     /// It runs, but the network that it uses is gone.
     CutOff,
+    /// The engine stopped it when it went away.
+    EngineGone,
 }
 
 /// What helps a container.
@@ -120,14 +122,21 @@ pub(super) enum Cure {
 /// What the healer knows and remembers of one service.
 #[derive(Debug, Default)]
 pub(super) struct Healer {
-    /// Stops that the engine itself made when it went away.
-    cut_off: StopTimes,
     /// When the engine went away last and, once it did, came back: what stopped meanwhile, it stopped itself.
     away: Option<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: BTreeMap<String, (Timestamp, u64)>,
     /// What would help those that the last look found unwell, by name.
     cures: BTreeMap<String, Cure>,
+}
+
+/// Who told containers to stop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stops<'a> {
+    /// Somebody, through the engine's API.
+    pub asked: &'a StopTimes,
+    /// The engine itself, when it went away.
+    pub by_engine: &'a StopTimes,
 }
 
 /// What a look leads to.
@@ -143,16 +152,16 @@ pub(super) struct Findings {
 
 impl Healer {
     /// The engine went away: the stops of the last seconds were its own.
-    pub(super) fn engine_gap(&mut self, stops: &mut StopTimes, now: Timestamp) {
+    pub(super) fn engine_gap(&mut self, asked: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
         self.away = Some((now - SHUTDOWN_SEEN, None));
-        let own: Vec<String> = stops
+        let own: Vec<String> = asked
             .iter()
             .filter(|(_, at)| now.duration_since(**at) <= signed(ENGINE_SHUTDOWN))
             .map(|(id, _)| id.clone())
             .collect();
         for id in own {
-            if let Some(at) = stops.remove(&id) {
-                self.cut_off.insert(id, at);
+            if let Some(at) = asked.remove(&id) {
+                by_engine.insert(id, at);
             }
         }
     }
@@ -175,13 +184,18 @@ impl Healer {
     }
 
     /// A stop is told (perhaps again, when the event stream is replayed after it merely broke off).
-    pub(super) fn stopped(&mut self, stops: &mut StopTimes, id: String, at: Timestamp) {
-        let by_engine = self.away.is_some_and(|(from, to)| at >= from && to.is_none_or(|to| at <= to));
-        if by_engine {
-            self.cut_off.insert(id, at);
+    pub(super) fn stopped(
+        &self,
+        asked: &mut StopTimes,
+        by_engine: &mut StopTimes,
+        id: String,
+        at: Timestamp,
+    ) {
+        if self.away.is_some_and(|(from, to)| at >= from && to.is_none_or(|to| at <= to)) {
+            by_engine.insert(id, at);
         } else {
-            self.cut_off.remove(&id);
-            stops.insert(id, at);
+            by_engine.remove(&id);
+            asked.insert(id, at);
         }
     }
 
@@ -190,7 +204,7 @@ impl Healer {
         &mut self,
         patients: &mut BTreeMap<String, Patient>,
         containers: &[Container],
-        stops: &StopTimes,
+        stops: Stops<'_>,
         restarting: &BTreeSet<String>,
         config: &ServiceConfig,
         now: Timestamp,
@@ -241,7 +255,7 @@ impl Healer {
         cures.min_by_key(|(at, ..)| *at)
     }
 
-    fn condition(&mut self, container: &Container, stops: &StopTimes, now: Timestamp) -> Condition {
+    fn condition(&mut self, container: &Container, stops: Stops<'_>, now: Timestamp) -> Condition {
         let down = |what: String| Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_END };
         match container.state {
             State::Running | State::Restarting if self.loops(container, now) => down(format!(
@@ -268,11 +282,11 @@ impl Healer {
             State::Paused | State::Removing | State::Created => Condition::Resting,
             State::Dead => down("dead: the engine could not remove it".to_owned()),
             State::Exited => {
-                if ended_as_asked(container, stops) {
+                if ended_as_asked(container, stops.asked) {
                     Condition::Resting
-                } else if ended_as_asked(container, &self.cut_off) {
+                } else if ended_as_asked(container, stops.by_engine) {
                     let what = "stopped by the engine when it went away".to_owned();
-                    Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_ENGINE }
+                    Condition::Ill { what, ailment: Ailment::EngineGone, settle: SETTLE_ENGINE }
                 } else if container.oom_killed {
                     down("out of memory".to_owned())
                 } else if container.exit_code != 0 {
@@ -417,6 +431,11 @@ fn visit(
             Condition::Well => over.then_some(true),
             // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
             Condition::Ill { ailment: Ailment::CutOff, .. } if fresh => Some(true),
+            // Nobody knows whether it would have helped. It is not the container's fault, and waits for no cooldown.
+            Condition::Ill { ailment: Ailment::EngineGone, .. } => {
+                *patient = Patient::default();
+                return visit(patient, container, condition, config, now, findings);
+            }
             Condition::Ill { .. } if fresh || over => Some(false),
             // An agent that was restarted in between does not know whose stop it sees, and waits.
             Condition::Resting => (fresh || over).then_some(true),
@@ -450,7 +469,7 @@ fn visit(
     } else {
         match condition {
             Condition::Ill { what, ailment, settle } => {
-                let ended = *ailment == Ailment::Down;
+                let ended = matches!(ailment, Ailment::Down | Ailment::EngineGone);
                 let illness = patient.illness.get_or_insert_with(|| Illness {
                     what: what.clone(),
                     ended,

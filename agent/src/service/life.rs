@@ -34,6 +34,7 @@ impl Service {
                 return;
             }
         };
+        self.compare_with_left(&containers, now);
         let rules_grace = self.config.health_grace;
         if let Some(deployment) = &mut self.durable.deployment {
             let way_back = matches!(deployment.phase, Phase::Proof { .. });
@@ -256,7 +257,9 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let durable = &mut self.durable;
         durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        let (patients, stops) = (&mut durable.patients, &durable.stops);
+        durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        let stops = heal::Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
+        let patients = &mut durable.patients;
         let found = self.healer.look(patients, containers, stops, &self.restarting, &self.config, now);
         durable.totals.failures += found.failures;
         entries.extend(found.entries);

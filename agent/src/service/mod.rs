@@ -11,6 +11,7 @@
 //! | `life.rs` | how a deployment goes on and how it ends |
 //! | `judge.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is restarted, and when to give up |
+//! | `boot.rs` | what stopped because the machine went down |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
 //! | `jump.rs` | what a clock that is set does to waiting times |
@@ -19,6 +20,7 @@
 
 pub mod action;
 mod alert;
+pub mod boot;
 mod check;
 mod compare;
 pub mod deploy;
@@ -89,6 +91,10 @@ pub struct Durable {
     pub patients: BTreeMap<String, heal::Patient>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
+    /// When containers were stopped by the engine itself, as it went away, by ID.
+    pub engine_stops: StopTimes,
+    /// How it was when the agent was stopped; over once that was compared with what is there now.
+    pub left: Option<boot::Left>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
     pub files_hash: Option<String>,
     /// They were deployed, but it failed.
@@ -126,6 +132,8 @@ struct Fault {
 pub struct Service {
     config: Arc<ServiceConfig>,
     durable: Durable,
+    /// Names the time since the machine was booted.
+    boot: Arc<str>,
     /// Raised when an action begins or ends: what was read before is stale then.
     generation: u64,
     seen: Option<Observation>,
@@ -158,11 +166,18 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service as it was left, or a fresh one. Says what was taken up again, if anything was.
-    pub fn new(config: Arc<ServiceConfig>, durable: Durable, now: Timestamp) -> (Self, Vec<AuditEntry>) {
+    /// A service as it was left, or a fresh one. Says what was taken up again, if anything was. `boot` names the time
+    /// since the machine was booted; empty where it can't be known.
+    pub fn new(
+        config: Arc<ServiceConfig>,
+        durable: Durable,
+        boot: Arc<str>,
+        now: Timestamp,
+    ) -> (Self, Vec<AuditEntry>) {
         let mut service = Self {
             config,
             durable,
+            boot,
             generation: 0,
             seen: None,
             containers: None,
@@ -189,7 +204,10 @@ impl Service {
         };
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
-            let images = names(&deployment.moves);
+            let images = match &deployment.moves[..] {
+                [] => "the project".to_owned(),
+                moves => names(moves),
+            };
             let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
             let mut entry = service.entry(now, Kind::RESUMED, Level::Info, message);
             if let [only] = &deployment.moves[..] {
@@ -364,7 +382,8 @@ impl Service {
             }
             Fact::EngineBack => self.healer.engine_back(now),
             Fact::EngineGap => {
-                self.healer.engine_gap(&mut self.durable.stops, now);
+                let durable = &mut self.durable;
+                self.healer.engine_gap(&mut durable.stops, &mut durable.engine_stops, now);
                 self.gap = self.stepping;
                 self.look_at = Some(now);
                 self.interrupted(now);
@@ -481,7 +500,8 @@ impl Service {
     }
 
     fn told_to_stop(&mut self, id: String, at: Timestamp) {
-        self.healer.stopped(&mut self.durable.stops, id, at);
+        let durable = &mut self.durable;
+        self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }
 
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
@@ -566,6 +586,7 @@ impl Service {
             }
             Happening::Destroy => {
                 self.durable.stops.remove(&id);
+                self.durable.engine_stops.remove(&id);
                 self.exits.remove(&id);
             }
             _ => {}

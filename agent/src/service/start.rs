@@ -115,4 +115,5 @@ fn is_done(container: &Container, durable: &Durable) -> bool {
         && !container.restarts_itself
         && container.health_timing.is_none()
         && !ended_as_asked(container, &durable.stops)
+        && !ended_as_asked(container, &durable.engine_stops)
 }

@@ -51,7 +51,7 @@ struct Story {
 impl Story {
     fn of(config: ServiceConfig) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let (service, said) = Service::new(Arc::new(config), Durable::default(), start);
+        let (service, said) = Service::new(Arc::new(config), Durable::default(), "one".into(), start);
         Self { service, start, now: start, said }
     }
 

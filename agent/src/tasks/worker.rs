@@ -59,6 +59,8 @@ pub struct World {
     pub deployed: Deployed,
     /// Compose projects, one deployment at a time each.
     pub projects: Projects,
+    /// Names the time since the machine was booted; empty where it can't be known.
+    pub boot: Arc<str>,
     /// Checks that may read from the engine at once, so that many services do not flood it.
     pub engine_slots: Arc<Semaphore>,
 }
@@ -153,7 +155,8 @@ impl Worker {
     ) -> (Self, Handle) {
         let saved = durable.clone();
         let last_seen = (world.clock.now(), Instant::now());
-        let (service, said_first) = Service::new(config.clone(), durable, world.clock.now());
+        let (service, said_first) =
+            Service::new(config.clone(), durable, world.boot.clone(), world.clock.now());
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(Pulled::default())));
         let mut worker = Self {
@@ -207,6 +210,8 @@ impl Worker {
         if tokio::time::timeout(STOP_GRACE, last_step).await.is_err() {
             tracing::warn!("a step of the deployment is still under way; the next start takes it up");
         }
+        self.service.leave();
+        self.save().await;
     }
 
     /// Begins everything that is to be done now.

@@ -67,6 +67,7 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
         record: Arc::new(move |entry| recorder.record(entry)),
         deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
+        boot: "one".into(),
         engine_slots: Arc::new(Semaphore::new(4)),
     };
     let durable = fake.durable(&state_key(&config.name)).await;

@@ -299,3 +299,63 @@ fn a_healer_that_restarts_as_many_as_it_may_waits_until_one_is_done() {
     story.fact(Fact::Restarted { name: begun.remove(0), result: Ok(()) }).look(&down);
     assert!(matches!(story.act(), Some(Action::Restart { .. })));
 }
+
+/// The agent is stopped and started again, in this boot of the machine.
+fn comes_back(story: &mut Story, boot: &str) {
+    story.service.leave();
+    let written = serde_json::to_vec(story.service.durable()).unwrap();
+    let durable = serde_json::from_slice(&written).unwrap();
+    story.service = Service::new(story.service.config.clone(), durable, boot.into(), story.now).0;
+}
+
+#[test]
+fn what_the_machines_shutdown_ended_is_started_again_and_what_a_person_stopped_is_not() {
+    let ended = |story: &Story, name: &str, code: i64, at: i64| Container {
+        finished_at: story.seconds(at),
+        ..exited(name, code)
+    };
+    for (boot, restarted) in [("two", &["crashed", "web"][..]), ("one", &["crashed"])] {
+        let mut story = Story::of(config());
+        let stopped = ended(&story, "stopped", 0, 5);
+        story.at(10).look(&[&running("web"), &running("crashed"), &stopped]);
+        comes_back(&mut story, boot);
+        let (web, crashed) = (ended(&story, "web", 0, 20), ended(&story, "crashed", 137, 20));
+        let there = [&web, &crashed, &stopped];
+        assert_eq!(story.at(60).look(&there).restarts(), [""; 0]);
+        let mut names = story.at(66).look(&there).restarts();
+        names.sort();
+        assert_eq!(names, restarted, "boot {boot}");
+    }
+}
+
+#[test]
+fn what_only_auto_start_cares_for_is_started_after_a_reboot() {
+    for (boot, starts) in [("two", true), ("one", false)] {
+        let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+        let one = local("sha256:one", &['a']);
+        story.at(0).check(observed('a', std::slice::from_ref(&one), &[&running("web")]));
+        comes_back(&mut story, boot);
+        let ended = Container { finished_at: story.seconds(20), ..exited("web", 0) };
+        story.at(60).check(observed('a', std::slice::from_ref(&one), &[&ended]));
+        let begun = matches!(story.act(), Some(Action::Step(Step::Start { .. })));
+        assert_eq!(begun, starts, "boot {boot}");
+    }
+}
+
+#[test]
+fn a_shutdown_soon_after_a_restart_is_no_failure_of_the_restart() {
+    let mut story = Story::of(config());
+    story.at(0).look(&[&running("web")]);
+    let down = Container { finished_at: story.seconds(10), ..exited("web", 1) };
+    story.at(10).look(&[&down]);
+    assert_eq!(story.at(12).look(&[&down]).restarts(), ["web"]);
+    let again = Container { started_at: story.seconds(13), ..running("web") };
+    story.at(14).look(&[&again]);
+    comes_back(&mut story, "two");
+    let ended =
+        Container { started_at: story.seconds(13), finished_at: story.seconds(20), ..exited("web", 0) };
+    story.at(60).look(&[&ended]);
+    assert_eq!(story.at(66).look(&[&ended]).restarts(), ["web"]);
+    let kinds = story.kinds();
+    assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
+}
