@@ -51,6 +51,32 @@ impl WebDriverCompatibleCommand for Beyond {
     }
 }
 
+/// Starts chromedriver; the port that it listens on. It takes a free port of IPv4 and ends when the same one is taken
+/// on IPv6, which another try settles.
+#[track_caller]
+fn start_driver() -> (Child, u16) {
+    for _ in 0..5 {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver is installed (Debian: chromium-driver; dist/test.sh brings it)");
+        let stdout = BufReader::new(driver.stdout.take().expect("stdout is piped"));
+        let port = stdout.lines().map_while(Result::ok).find_map(|line| {
+            let port = line.split_once("successfully on port ")?.1;
+            port.trim_end_matches('.').parse::<u16>().ok()
+        });
+        if let Some(port) = port {
+            return (driver, port);
+        }
+        let _ = driver.kill();
+        let _ = driver.wait();
+    }
+    panic!("chromedriver says no port");
+}
+
 impl Browser {
     /// Starts one, 1440 by 900, with the light theme as the system's preference.
     #[track_caller]
@@ -80,22 +106,7 @@ impl Browser {
             .prefix(&format!("{PREFIX}browser-"))
             .tempdir()
             .expect("a temporary folder can be made");
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is installed (Debian: chromium-driver; dist/test.sh brings it)");
-        let stdout = BufReader::new(driver.stdout.take().expect("stdout is piped"));
-        let port = stdout.lines().map_while(Result::ok).find_map(|line| {
-            let port = line.split_once("successfully on port ")?.1;
-            port.trim_end_matches('.').parse::<u16>().ok()
-        });
-        let Some(port) = port else {
-            let _ = driver.kill();
-            panic!("chromedriver says no port");
-        };
+        let (mut driver, port) = start_driver();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

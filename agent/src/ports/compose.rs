@@ -213,6 +213,10 @@ fn up_task(recreate: &Recreate) -> Vec<&str> {
         Recreate::Changed => {}
         Recreate::All => task.push("--force-recreate"),
         Recreate::Only(service) => task.extend(["--force-recreate", "--no-deps", service]),
+        Recreate::Alone(services) => {
+            task.push("--no-deps");
+            task.extend(services.iter().map(String::as_str));
+        }
     }
     task
 }

@@ -375,6 +375,8 @@ pub enum Recreate {
     All,
     /// Make those of one compose service anew, and touch no other (`--no-deps`).
     Only(String),
+    /// Leave alone what needs no change, and all that is not of these compose services (`--no-deps`).
+    Alone(Vec<String>),
 }
 
 /// A compose project as configured.

@@ -67,6 +67,8 @@ pub enum Step {
     Start {
         /// Where each tag must point.
         tags: Vec<(Reference, OldImage)>,
+        /// Tags that name these images only while compose is at work.
+        others: Vec<(Reference, ImageId)>,
         /// What compose is given.
         project: Project,
         /// Whether the project is taken down first (volumes stay).

@@ -3,13 +3,13 @@
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
-use crate::image::Reference;
-use crate::ports::{Recreate, State};
+use crate::image::{Digest, ImageId, Reference};
+use crate::ports::{Container, Recreate, State};
 
 use super::action::OldImage;
 use super::compare::{self, Verdict as Compared};
 use super::deploy::{Cause, Deployment, Move, Phase};
-use super::fact::{CheckFault, Observation};
+use super::fact::{CheckFault, ImageView, Observation};
 use super::judge::Was;
 use super::{Fault, Service};
 
@@ -45,15 +45,22 @@ impl Service {
             }
         };
 
+        let observation = self.without_left_behind(observation);
         let mut stale = false;
         let mut matching = true;
         for view in &observation.images {
-            match compare::compare(view, &self.durable) {
+            match self.compared(view, &observation) {
                 Compared::Pinned | Compared::Blocked => {}
                 Compared::UpToDate => {
                     self.durable.not_found.remove(&view.text);
-                    if self.durable.blocked.remove(&view.text).is_some() {
+                    if let Some(blocked) = self.durable.blocked.remove(&view.text) {
                         self.durable.given_up = false;
+                        let message = format!("{} runs on what the registry has again", view.text);
+                        let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
+                        entry.old_digest = Some(blocked.to_string());
+                        entry.new_digest = view.remote.as_ref().map(ToString::to_string);
+                        entry.reason = Some("the remote digest changed".into());
+                        entries.push(entry);
                     }
                 }
                 Compared::NotFound { remote, new } => {
@@ -105,10 +112,13 @@ impl Service {
             Some(Cause::Redeploy)
         } else if stale && self.config.auto_update {
             Some(Cause::Update)
+        } else if asked && self.durable.given_up && self.is_on_unproven() {
+            Some(Cause::WayBack)
         } else {
             drift.or(start)
         };
-        if let Some(text) = files_fault {
+        if let Some(text) = files_fault.or_else(|| self.unused()) {
+            self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
             self.set_fault(Some(Fault { text, from_check: true }), now, entries);
             return;
         }
@@ -129,6 +139,70 @@ impl Service {
         }
     }
 
+    /// Whether an image runs that failed and could not be undone, and the one before is known.
+    fn is_on_unproven(&self) -> bool {
+        let is_unproven = |view: &ImageView| {
+            let unproven = self.durable.unproven.get(&view.text);
+            self.durable.proven.contains_key(&view.text)
+                && view.running.iter().any(|image| Some(&image.id) == unproven)
+        };
+        self.seen.iter().flat_map(|seen| &seen.images).any(is_unproven)
+    }
+
+    /// How an image stands, where a block by another service of the project counts, too.
+    fn compared(&self, view: &ImageView, observation: &Observation) -> Compared {
+        let elsewhere = |(reference, digest): &(Reference, Digest)| {
+            *reference == view.reference && Some(digest) == view.remote.as_ref()
+        };
+        if observation.blocked_elsewhere.iter().any(elsewhere) {
+            return Compared::Blocked;
+        }
+        compare::compare(view, &self.durable)
+    }
+
+    /// The same without the images of containers that compose does not bring along.
+    fn without_left_behind(&mut self, mut observation: Observation) -> Observation {
+        let left = &mut self.durable.left_behind;
+        left.retain(|id| observation.containers.iter().any(|c| c.id == *id));
+        if left.is_empty() {
+            return observation;
+        }
+        for view in &mut observation.images {
+            let is_used = |c: &Container| {
+                !left.contains(&c.id)
+                    && Reference::parse(&c.config_image).is_ok_and(|made_from| made_from == view.reference)
+            };
+            let used: Vec<&ImageId> =
+                observation.containers.iter().filter(|c| is_used(c)).map(|c| &c.image).collect();
+            view.running.retain(|image| used.contains(&&image.id));
+        }
+        observation
+    }
+
+    /// What is wrong when the project runs, and none of it is made from a configured image: names that differ in
+    /// the spelling are different images to an engine.
+    fn unused(&self) -> Option<String> {
+        let observation = self.seen.as_ref().filter(|_| self.project().is_some())?;
+        let wanted: Vec<&ImageView> = observation.images.iter().collect();
+        let is_live = |c: &Container| matches!(c.state, State::Running | State::Paused | State::Restarting);
+        let made_from = |c: &Container, view: &ImageView| {
+            Reference::parse(&c.config_image).is_ok_and(|made_from| made_from == view.reference)
+        };
+        let used = observation.containers.iter().any(|c| wanted.iter().any(|view| made_from(c, view)));
+        if wanted.is_empty() || used || !observation.containers.iter().any(is_live) {
+            return None;
+        }
+        let mut theirs: Vec<&str> = observation.containers.iter().map(|c| c.config_image.as_str()).collect();
+        theirs.sort_unstable();
+        theirs.dedup();
+        let ours: Vec<String> = wanted.iter().map(|view| view.reference.to_string()).collect();
+        Some(format!(
+            "no container of the project is made from {}; they are made from {}",
+            ours.join(", "),
+            theirs.join(", ")
+        ))
+    }
+
     /// Plans a deployment from what was seen. Whether there is one to do.
     pub(super) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
         let Some(observation) = &self.seen else { return false };
@@ -136,7 +210,13 @@ impl Service {
         let mut pins = Vec::new();
         for view in &observation.images {
             let old = view.running.first().or(view.tagged.as_ref());
-            let verdict = compare::compare(view, &self.durable);
+            let unproven = self.durable.unproven.get(&view.text);
+            let proven = self.durable.proven.get(&view.text);
+            // What to go back to: what runs, unless that is known to be unproven.
+            let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
+            let way_back =
+                if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
+            let verdict = self.compared(view, observation);
             let digest = match (&verdict, &cause) {
                 (Compared::Stale { remote }, _) => remote,
                 (Compared::UpToDate | Compared::NotFound { .. }, Cause::Redeploy) => {
@@ -145,8 +225,7 @@ impl Service {
                 }
                 (Compared::Blocked, _) => {
                     // What runs stays. When nothing runs, the tag may name the blocked image itself.
-                    let running = view.running.first().map(|image| compare::old_image(view, image));
-                    let kept = running.or_else(|| self.durable.proven.get(&view.text).cloned());
+                    let kept = if view.running.is_empty() { proven.cloned() } else { way_back };
                     pins.extend(kept.map(|kept| (view.reference.clone(), kept)));
                     continue;
                 }
@@ -158,8 +237,12 @@ impl Service {
             moves.push(Move {
                 text: view.text.clone(),
                 reference: view.reference.clone(),
-                old_digest: old.and_then(|old| compare::shown_digest(old, view.remote.as_ref())),
-                old: old.map(|old| compare::old_image(view, old)),
+                old_digest: if is_unproven {
+                    way_back.as_ref().and_then(|old| old.source.as_ref()?.digest.clone())
+                } else {
+                    old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
+                },
+                old: way_back,
                 digest: digest.clone(),
                 new_id: None,
             });
@@ -184,17 +267,20 @@ impl Service {
         }
         self.durable.given_up = false;
         let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
-        self.durable.deployment = Some(Deployment {
+        let mut deployment = Deployment {
             begun: now,
             moves,
             pins,
+            others: Vec::new(),
             before: observation.containers.iter().map(Was::of).collect(),
             recreate,
             phase: if cause.is_about_images() { Phase::Hold } else { Phase::Start },
             cause,
             since: now,
             attempt: 0,
-        });
+        };
+        deployment.keep_others(&observation.containers);
+        self.durable.deployment = Some(deployment);
         true
     }
 }

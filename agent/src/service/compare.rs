@@ -40,6 +40,11 @@ pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
         return Verdict::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
+        // It runs, but it was never proven: its probation was broken off, or a person took its block away.
+        let unproven = durable.unproven.get(&view.text);
+        if view.running.iter().any(|image| Some(&image.id) == unproven) {
+            return Verdict::Stale { remote: remote.clone() };
+        }
         return Verdict::UpToDate;
     }
     let comparable = !local.is_empty() && local.iter().all(|image| !image.digests.is_empty());

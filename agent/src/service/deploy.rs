@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Project, Recreate};
+use crate::ports::{Container, Project, Recreate, State};
 
 use super::action::{OldImage, Step};
 use super::judge::{Expected, Failure, Trial, Was};
@@ -35,6 +35,8 @@ pub enum Cause {
         /// Whether the project is taken down first.
         down: bool,
     },
+    /// A person asked for a check of what a failed way back had left.
+    WayBack,
     /// A container can't be healed by a restart (`auto_heal`).
     Renew {
         /// Its name.
@@ -45,7 +47,7 @@ pub enum Cause {
 impl Cause {
     /// Whether new images are fetched and proven. The others only let compose bring the project up.
     pub fn is_about_images(&self) -> bool {
-        matches!(self, Cause::Update | Cause::Redeploy)
+        matches!(self, Cause::Update | Cause::Redeploy | Cause::WayBack)
     }
 }
 
@@ -154,6 +156,22 @@ impl Phase {
     }
 }
 
+/// The tags of what runs, and the images that they must name so that compose leaves it alone. A tag that is run on
+/// different images says nothing.
+pub(super) fn others(containers: &[Container]) -> Vec<(Reference, ImageId)> {
+    let mut all: Vec<(Reference, ImageId)> = containers
+        .iter()
+        .filter(|c| matches!(c.state, State::Running | State::Paused | State::Restarting))
+        .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
+        .filter(|(reference, _)| !reference.is_pinned())
+        .collect();
+    all.sort();
+    all.dedup();
+    let alone =
+        |(reference, _): &&(Reference, ImageId)| all.iter().filter(|(r, _)| r == reference).count() == 1;
+    all.iter().filter(alone).cloned().collect()
+}
+
 /// A deployment under way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Deployment {
@@ -165,9 +183,13 @@ pub struct Deployment {
     pub moves: Vec<Move>,
     /// Tags that must keep naming what runs: blocked images of the project.
     pub pins: Vec<(Reference, OldImage)>,
+    /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
+    /// at work, so that it leaves them alone.
+    #[serde(default)]
+    pub others: Vec<(Reference, ImageId)>,
     /// The containers before.
     pub before: Vec<Was>,
-    /// Whether compose makes unchanged containers anew, too; over once it has.
+    /// What compose does with containers that need no change, and with other services.
     pub recreate: Recreate,
     /// Where it stands.
     pub phase: Phase,
@@ -196,35 +218,69 @@ impl Deployment {
     }
 
     /// Whether the containers that ran before all still run, as `containers` shows them.
-    pub(super) fn is_untouched(&self, containers: &[crate::ports::Container]) -> bool {
+    pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
         self.before
             .iter()
             .filter(|was| was.running)
-            .all(|was| containers.iter().any(|c| c.id == was.id && c.state == crate::ports::State::Running))
+            .all(|was| containers.iter().any(|c| c.id == was.id && c.state == State::Running))
     }
 
-    /// What must run in the end of a good deployment.
-    pub(super) fn expected_new(&self) -> Vec<Expected> {
-        let new_id = |was: &Was| {
+    /// What ran and is moved, with the move.
+    fn moved(&self) -> impl Iterator<Item = (&Was, &Move)> {
+        self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
-            self.moves.iter().find(|m| m.reference == reference)?.new_id.clone()
+            Some((was, self.moves.iter().find(|m| m.reference == reference)?))
+        })
+    }
+
+    /// IDs of containers on a moved image that compose has left as they were although it was content: they are of a
+    /// service that the files no longer name, or of a profile that is off.
+    pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
+        let is_left = |was: &Was, m: &Move| {
+            m.new_id.as_ref() != Some(&was.image)
+                && containers.iter().any(|c| c.id == was.id && c.image == was.image)
         };
-        self.before
-            .iter()
-            .filter(|was| was.running)
-            .filter_map(|was| {
-                Some(Expected { compose_service: was.compose_service.clone(), image: new_id(was)? })
+        self.moved().filter(|(was, m)| is_left(was, m)).map(|(was, _)| was.id.clone()).collect()
+    }
+
+    /// What must run in the end of a good deployment, where compose left `left_behind` alone.
+    pub(super) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
+        self.moved()
+            .filter(|(was, _)| !left_behind.contains(&was.id))
+            .filter_map(|(was, m)| {
+                Some(Expected { compose_service: was.compose_service.clone(), image: m.new_id.clone()? })
             })
             .collect()
     }
 
-    /// What must run in the end of the way back: exactly what ran.
+    /// What must run in the end of the way back: of the moved images, exactly what ran.
     pub(super) fn expected_old(&self) -> Vec<Expected> {
-        self.before
-            .iter()
-            .filter(|was| was.running)
-            .map(|was| Expected { compose_service: was.compose_service.clone(), image: was.image.clone() })
+        self.moved()
+            .map(|(was, m)| Expected {
+                compose_service: was.compose_service.clone(),
+                image: m.old.as_ref().map_or_else(|| was.image.clone(), |old| old.id.clone()),
+            })
             .collect()
+    }
+
+    /// Notes what the other services run on.
+    pub(super) fn keep_others(&mut self, containers: &[Container]) {
+        let is_own = |reference: &Reference| {
+            self.moves.iter().any(|m| m.reference == *reference)
+                || self.pins.iter().any(|(pin, _)| pin == reference)
+        };
+        self.others = others(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect();
+    }
+
+    /// Has compose bring up only what was on the moved images: what keeps it from bringing up the whole project need
+    /// not keep it from that.
+    pub(super) fn bring_up_alone(&mut self) {
+        let mut services: Vec<String> = self.moved().map(|(was, _)| was.compose_service.clone()).collect();
+        services.sort();
+        services.dedup();
+        if !services.is_empty() {
+            self.recreate = Recreate::Alone(services);
+        }
     }
 
     fn old_images(&self) -> Vec<OldImage> {
@@ -253,15 +309,17 @@ impl Deployment {
             },
             Phase::Start => Step::Start {
                 tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
+                others: self.others.clone(),
                 project: project.clone(),
                 down: self.cause == Cause::Unstick { down: true },
                 recreate: self.recreate.clone(),
             },
             Phase::Undo { .. } => Step::Start {
                 tags: self.tags_back(),
+                others: self.others.clone(),
                 project: project.clone(),
                 down: false,
-                recreate: Recreate::Changed,
+                recreate: self.recreate.clone(),
             },
             Phase::TagsBack => Step::TagsBack { tags: self.tags_back() },
             Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },

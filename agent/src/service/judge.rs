@@ -8,9 +8,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::image::ImageId;
+use crate::image::{ImageId, Reference};
 use crate::ports::{Container, HealthState, State};
 
+use super::deploy::Move;
 use super::fact::StopTimes;
 use super::heal::ended_as_asked;
 
@@ -92,6 +93,8 @@ pub enum Verdict {
     Passed,
     /// Failed.
     Failed(Failure),
+    /// Somebody took it into their own hands, which says nothing about the image. In words, after the image's name.
+    BrokenOff(String),
 }
 
 /// Why a probation failed.
@@ -107,6 +110,12 @@ pub struct Failure {
     pub image: String,
     /// Exit code, OOM flag, restart count, last health-check output; one a line.
     pub facts: String,
+    /// Whether that container is on none of the images that the deployment is about.
+    #[serde(default)]
+    pub bystander: bool,
+    /// Whether compose failed before there was anything to judge.
+    #[serde(default)]
+    pub by_compose: bool,
 }
 
 impl Failure {
@@ -136,6 +145,7 @@ impl Failure {
             container: container.name.clone(),
             image: container.config_image.clone(),
             facts,
+            ..Self::default()
         }
     }
 }
@@ -149,9 +159,44 @@ pub struct Rules<'a> {
     pub before: &'a [Was],
     /// When containers were told to stop.
     pub stops: &'a StopTimes,
+    /// What the deployment is about.
+    pub moves: &'a [Move],
     /// Whether this is the way back: then containers that were never replaced are judged too, unless they were
     /// unwell before.
     pub way_back: bool,
+}
+
+/// Why a container is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// The deployment is about its image.
+    Moved,
+    /// It was made anew with the others, and was well before.
+    Bystander,
+}
+
+impl Rules<'_> {
+    /// Whether and why a container is judged. One that was unwell before, or that nobody knew, says nothing about
+    /// the images of others.
+    pub(super) fn part(&self, container: &Container) -> Option<Part> {
+        let reference = Reference::parse(&container.config_image).ok();
+        let of = self.moves.iter().find(|m| Some(&m.reference) == reference.as_ref());
+        let part = if of.is_some() || self.moves.is_empty() { Part::Moved } else { Part::Bystander };
+        match self.before.iter().find(|was| was.id == container.id) {
+            Some(was) if self.way_back => was.well.then_some(part),
+            // It ran on the new image already, without having proven itself.
+            Some(_) => of.is_some_and(|m| m.new_id.as_ref() == Some(&container.image)).then_some(Part::Moved),
+            None if part == Part::Moved => Some(part),
+            None => {
+                let before = |was: &Was| was.compose_service == container.compose_service && was.well;
+                self.before.iter().any(before).then_some(part)
+            }
+        }
+    }
+
+    fn was_told_to_stop(&self, container: &Container, since: Timestamp) -> bool {
+        self.stops.get(&container.id).is_some_and(|at| *at >= since)
+    }
 }
 
 impl Trial {
@@ -161,53 +206,109 @@ impl Trial {
 
     /// One look. Remembers what later looks need and says how things stand.
     pub fn look(&mut self, containers: &[Container], rules: Rules<'_>, now: Timestamp) -> Verdict {
-        let judged: Vec<&Container> = containers.iter().filter(|c| is_judged(c, rules)).collect();
-        let deadline = self.deadline(containers, rules);
-        let at_end = now >= deadline;
+        let mut judged: Vec<(Part, &Container)> =
+            containers.iter().filter_map(|c| Some((rules.part(c)?, c))).collect();
+        // What is about the new images is told first.
+        judged.sort_by_key(|(part, _)| *part);
+        let blame = |part: Part, failure: Failure| {
+            Verdict::Failed(Failure { bystander: part == Part::Bystander, ..failure })
+        };
 
-        for container in &judged {
+        for (part, container) in &judged {
             let seen = self.seen.entry(container.id.clone()).or_default();
+            if let (Some(run), State::Running) = (seen.started_at, container.state)
+                && container.started_at != Some(run)
+                && rules.was_told_to_stop(container, run)
+            {
+                // Somebody restarted it: the new run must prove itself as long as the old one had to.
+                *seen = Seen::default();
+                self.since = now;
+            }
             if let Some(failure) = crash(container, seen, rules) {
-                return Verdict::Failed(failure);
+                return blame(*part, failure);
             }
         }
-        if !at_end {
+        let deadline = self.deadline(containers, rules);
+        let missing: Vec<Missing> =
+            self.expected.iter().filter_map(|expected| missing(expected, containers, rules)).collect();
+        if let Some(Missing { how, .. }) = missing.iter().find(|missing| missing.replaced) {
+            return Verdict::BrokenOff(how.clone());
+        }
+        if now < deadline {
             return Verdict::Wait { deadline };
         }
-        for container in &judged {
+        for (part, container) in &judged {
+            let stopped = matches!(container.state, State::Exited | State::Dead)
+                && ended_as_asked(container, rules.stops);
+            if stopped || container.state == State::Paused {
+                let how = if stopped { "stopped" } else { "paused" };
+                return Verdict::BrokenOff(format!("container {} was {how} by someone", container.name));
+            }
             let seen = self.seen.entry(container.id.clone()).or_default();
             if let Some(failure) = unproven(container, seen, rules) {
-                return Verdict::Failed(failure);
+                return blame(*part, failure);
             }
         }
-        for expected in &self.expected {
-            let there = containers
-                .iter()
-                .any(|c| c.compose_service == expected.compose_service && c.image == expected.image);
-            if !there {
-                return Verdict::Failed(Failure::general(format!(
-                    "compose service {} has no container on the image that it was given",
-                    expected.compose_service
-                )));
-            }
+        match missing.into_iter().next() {
+            None => Verdict::Passed,
+            Some(Missing { by_someone: true, how, .. }) => Verdict::BrokenOff(how),
+            Some(Missing { how, .. }) => Verdict::Failed(Failure::general(how)),
         }
-        Verdict::Passed
     }
 
     /// When it ends: after the grace, or after the longest time that a health check of a judged container may
     /// take to say healthy.
     pub fn deadline(&self, containers: &[Container], rules: Rules<'_>) -> Timestamp {
-        let judged = containers.iter().filter(|c| is_judged(c, rules));
+        let judged = containers.iter().filter(|c| rules.part(c).is_some());
         let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
         self.since + budgets.fold(rules.grace, Duration::max)
     }
 }
 
-fn is_judged(container: &Container, rules: Rules<'_>) -> bool {
-    match rules.before.iter().find(|was| was.id == container.id) {
-        None => true,
-        Some(was) => rules.way_back && was.well,
+/// No container of a compose service is on the image that it was given.
+struct Missing {
+    /// In words.
+    how: String,
+    /// Whether somebody did it, and not compose.
+    by_someone: bool,
+    /// Whether there is another one instead.
+    replaced: bool,
+}
+
+fn missing(expected: &Expected, containers: &[Container], rules: Rules<'_>) -> Option<Missing> {
+    let service = &expected.compose_service;
+    let of_service: Vec<&Container> = containers.iter().filter(|c| c.compose_service == *service).collect();
+    if of_service.iter().any(|c| c.image == expected.image) {
+        return None;
     }
+    let fresh = of_service.iter().find(|c| rules.before.iter().all(|was| was.id != c.id));
+    let how = match (fresh, of_service.first()) {
+        (Some(other), _) => {
+            format!("someone brought container {} to another image ({})", other.name, other.config_image)
+        }
+        (None, None) => format!("the container of compose service {service} was removed by someone"),
+        (None, Some(old)) => format!("compose left container {} on the image that it had before", old.name),
+    };
+    Some(Missing { how, by_someone: fresh.is_some() || of_service.is_empty(), replaced: fresh.is_some() })
+}
+
+/// The container that most likely keeps compose from bringing up a project.
+pub(super) fn culprit(containers: &[Container], rules: Rules<'_>) -> Option<Failure> {
+    let rank = |container: &Container| {
+        let failed = match container.state {
+            State::Running => container.health == Some(HealthState::Unhealthy) || container.restart_count > 0,
+            State::Exited | State::Dead => container.exit_code != 0 || container.oom_killed,
+            State::Restarting => true,
+            State::Created => !container.error.is_empty(),
+            State::Paused | State::Removing => false,
+        };
+        let fresh = rules.before.iter().all(|was| was.id != container.id);
+        (failed && fresh).then(|| (rules.part(container).is_none(), rules.part(container)))
+    };
+    let (_, container) =
+        containers.iter().filter_map(|c| Some((rank(c)?, c))).min_by_key(|(rank, _)| *rank)?;
+    let bystander = rules.part(container) != Some(Part::Moved);
+    Some(Failure { bystander, ..Failure::of(container, "") })
 }
 
 /// What ends a probation at once.
@@ -265,16 +366,13 @@ fn unproven(container: &Container, seen: &Seen, rules: Rules<'_>) -> Option<Fail
             }
             (None, _) => None,
         },
-        State::Exited if container.exit_code == 0 && !ended_as_asked(container, rules.stops) => {
+        State::Exited if container.exit_code == 0 => {
             // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
             let ran_before = rules
                 .before
                 .iter()
                 .any(|was| was.compose_service == container.compose_service && was.running);
             if ran_before { fail("exited with code 0 although it used to keep running") } else { None }
-        }
-        State::Exited | State::Dead if ended_as_asked(container, rules.stops) => {
-            fail("was stopped by someone during its probation")
         }
         State::Created if !container.error.is_empty() => fail("could not be started"),
         state => fail(&format!("was {} at the end of its probation", state.as_str())),

@@ -4,12 +4,12 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use crate::image::Reference;
-use crate::ports::{Container, EngineError, HealthState, Recreate, State};
+use crate::ports::{Container, EngineError, Recreate, State};
 
 use super::action::OldImage;
-use super::deploy::{Cause, Deployment, Phase};
+use super::deploy::{Cause, Deployment, Move, Phase};
 use super::fact::StepResult;
-use super::judge::{Failure, Rules, Trial, Verdict};
+use super::judge::{self, Failure, Rules, Trial, Verdict};
 use super::say::{names, some};
 use super::{ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY, heal};
 
@@ -28,7 +28,7 @@ impl Service {
                         self.interrupted(now);
                     }
                     self.look_at = Some(now + ENGINE_RETRY);
-                } else if !self.durable.patients.is_empty() {
+                } else if !self.durable.patients.is_empty() || !error.is_unavailable() {
                     self.look_at = Some(now + ENGINE_RETRY);
                 }
                 return;
@@ -39,16 +39,30 @@ impl Service {
         if let Some(deployment) = &mut self.durable.deployment {
             let way_back = matches!(deployment.phase, Phase::Proof { .. });
             let before = std::mem::take(&mut deployment.before);
+            let moves = std::mem::take(&mut deployment.moves);
             let verdict = deployment.phase.trial_mut().map(|trial| {
-                let rules =
-                    Rules { grace: rules_grace, before: &before, stops: &self.durable.stops, way_back };
+                let rules = Rules {
+                    grace: rules_grace,
+                    before: &before,
+                    stops: &self.durable.stops,
+                    moves: &moves,
+                    way_back,
+                };
                 trial.look(&containers, rules, now)
             });
-            deployment.before = before;
+            (deployment.before, deployment.moves) = (before, moves);
+            // Entries tell of what was seen here.
+            self.containers = Some(containers.clone());
             match verdict {
                 None => {}
+                Some(Verdict::BrokenOff(how)) if way_back => self.back_in_other_hands(&how, now, entries),
+                Some(Verdict::BrokenOff(how)) => self.broken_off(&how, now, entries),
+                // It ails with the old images, too, be it as before or for another reason.
+                Some(Verdict::Failed(failure)) if way_back && self.is_no_worse(&failure) => {
+                    self.came_back(Some(&failure.reason), now, entries);
+                }
                 Some(Verdict::Wait { deadline }) => self.look_at = Some((now + LOOK_EVERY).min(deadline)),
-                Some(Verdict::Passed) if way_back => self.came_back(now, entries),
+                Some(Verdict::Passed) if way_back => self.came_back(None, now, entries),
                 Some(Verdict::Passed) => self.passed(now, entries),
                 Some(Verdict::Failed(failure)) if way_back => self.stuck(&failure, now, entries),
                 Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
@@ -129,7 +143,9 @@ impl Service {
             }
             (Phase::Start, StepResult::Started { up: Ok(_), containers }) => {
                 deployment.recreate = Recreate::Changed;
-                let trial = Trial::new(now, deployment.expected_new());
+                let left_behind = deployment.left_behind(&containers);
+                let trial = Trial::new(now, deployment.expected_new(&left_behind));
+                self.durable.left_behind.extend(left_behind);
                 let attempt = deployment.attempt;
                 deployment.enter(Phase::Probation { trial }, now);
                 deployment.attempt = attempt;
@@ -140,18 +156,17 @@ impl Service {
                 if !deployment.cause.is_about_images() || deployment.is_untouched(&containers) {
                     self.abandon(format!("compose up failed: {}", error.cause), error.output, now, entries);
                 } else {
-                    let culprit = containers.iter().find(|c| {
-                        deployment.before.iter().all(|was| was.id != c.id)
-                            && (c.state != State::Running
-                                || c.health == Some(HealthState::Unhealthy)
-                                || c.restart_count > 0)
-                    });
-                    let failure = match culprit {
-                        Some(container) => {
-                            let cause = Failure::general(format!("compose up failed: {}", error.cause));
-                            Failure { reason: cause.reason, ..Failure::of(container, "") }
-                        }
-                        None => Failure::general(format!("compose up failed: {}", error.cause)),
+                    let rules = Rules {
+                        grace: self.config.health_grace,
+                        before: &deployment.before,
+                        stops: &self.durable.stops,
+                        moves: &deployment.moves,
+                        way_back: false,
+                    };
+                    let failure = Failure {
+                        reason: format!("compose up failed: {}", error.cause),
+                        by_compose: true,
+                        ..judge::culprit(&containers, rules).unwrap_or_default()
                     };
                     self.failed(failure, error.output, now);
                 }
@@ -167,15 +182,27 @@ impl Service {
                     // The same images as before: nothing to block, nowhere to go back to.
                     deployment.enter(Phase::Release, now);
                     self.durable.totals.failures += 1;
-                    let mut entry = self.failed_redeploy(now, &failure.reason);
+                    let mut entry = if deployment.cause == Cause::WayBack {
+                        let message = "the way back failed again; someone must look at it";
+                        let mut entry = self.entry(now, Kind::ROLLBACK_FAILED, Level::Critical, message);
+                        entry.reason = Some(failure.reason.clone());
+                        entry
+                    } else {
+                        self.failed_redeploy(now, &failure.reason)
+                    };
                     entry.output = output;
                     entry.container = some(&failure.container);
                     entries.push(entry);
                 } else if deployment.has_way_back() {
+                    deployment.recreate = Recreate::Changed;
+                    // By now somebody may have brought another service to another image.
+                    if let Some(containers) = &self.containers {
+                        deployment.keep_others(containers);
+                    }
                     deployment.enter(Phase::Undo { failure, output }, now);
                 } else {
                     let why = format!("{}; there is no earlier image to go back to", failure.reason);
-                    self.end_badly(&failure, output, &why, now, entries);
+                    self.end_badly(&failure, &output, &why, now, entries);
                 }
             }
             (Phase::Undo { failure, output }, StepResult::Started { up, containers }) => {
@@ -234,7 +261,7 @@ impl Service {
             }
             // Whether it helped is said when the container is well again.
             Cause::Renew { .. } => return self.set_fault(None, now, entries),
-            Cause::Start | Cause::Update | Cause::Redeploy => {
+            Cause::Start | Cause::Update | Cause::Redeploy | Cause::WayBack => {
                 (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
             }
         };
@@ -316,23 +343,30 @@ impl Service {
         let took = now.duration_since(deployment.begun).as_secs();
         let mut updated = false;
         for m in &moves {
-            if let Some(id) = m.new_id.clone() {
+            let runs = |c: &Container| m.new_id.as_ref() == Some(&c.image);
+            let used = self.containers.as_ref().is_none_or(|all| all.iter().any(runs));
+            if let (Some(id), true) = (m.new_id.clone(), used) {
                 let source = Some(m.source(&m.digest));
                 self.durable.proven.insert(m.text.clone(), OldImage { id, source });
             }
             self.durable.not_found.remove(&m.text);
             self.durable.blocked.remove(&m.text);
+            self.durable.unproven.remove(&m.text);
             if m.old_digest.as_ref() == Some(&m.digest) {
                 continue;
             }
-            updated = true;
+            updated |= used;
             let same = m.old.as_ref().map(|old| &old.id) == m.new_id.as_ref();
-            let message = if same {
+            let message = if !used {
+                format!("{} is pulled and tagged, but no container of the project runs on it", m.text)
+            } else if same {
                 format!("{} has a new digest for the same image; nothing had to be recreated", m.text)
             } else {
                 format!("{} is updated and passed its probation, {took} s after it was found", m.text)
             };
-            let mut entry = self.entry(now, Kind::UPDATED, Level::Info, message);
+            let level = if used { Level::Info } else { Level::Warning };
+            let mut entry = self.entry(now, Kind::UPDATED, level, message);
+            entry.reason = self.left_behind_by(m);
             entry.old_digest = m.old_digest.as_ref().map(ToString::to_string);
             entry.new_digest = Some(m.digest.to_string());
             entries.push(entry);
@@ -341,24 +375,107 @@ impl Service {
             let message = "the project was pulled and recreated, and passed its probation";
             entries.push(self.entry(now, Kind::FORCE_REDEPLOY, Level::Info, message));
         }
+        if cause == Cause::WayBack {
+            self.durable.totals.rollbacks += 1;
+            let message =
+                "the way back was made after all; the images that were proven last are back and well";
+            entries.push(self.entry(now, Kind::ROLLED_BACK, Level::Warning, message));
+        }
         self.durable.totals.updates += u64::from(updated);
         self.durable.given_up = false;
         self.set_fault(None, now, entries);
     }
 
+    /// What is to be said of containers on the old image that compose has not brought along.
+    fn left_behind_by(&self, m: &Move) -> Option<String> {
+        let is_left = |c: &&Container| {
+            self.durable.left_behind.contains(&c.id)
+                && Reference::parse(&c.config_image).is_ok_and(|reference| reference == m.reference)
+        };
+        let names: Vec<&str> =
+            self.containers.iter().flatten().filter(is_left).map(|c| c.name.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "compose does not bring along {}: its service is not in the compose files any more, or in a profile that is off",
+                names.join(", ")
+            )
+        })
+    }
+
     /// The way back led home.
-    pub(super) fn came_back(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+    pub(super) fn came_back(&mut self, but: Option<&str>, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some((failure, output)) = self.decided(now) else { return };
         self.durable.totals.rollbacks += 1;
         let moves = self.durable.deployment.iter().flat_map(|d| &d.moves);
         let old = moves.filter_map(|m| Some((m.text.clone(), m.old.clone()?)));
         self.durable.proven.extend(old.collect::<Vec<_>>());
+        self.durable.unproven.clear();
         self.set_fault(None, now, entries);
-        let images = self.names_of_changed();
-        let message =
-            format!("{images} failed its probation; the images that ran before are back and healthy");
+        let back = match but {
+            None => "the images that ran before are back and well".to_owned(),
+            Some(but) => format!("the images that ran before are back, but {but}"),
+        };
+        let message = format!("{}; {back}", self.what_failed(&failure));
         let entry = self.ending(Kind::ROLLED_BACK, Level::Warning, message, &failure, output, now);
         entries.push(entry);
+    }
+
+    /// On probation somebody stopped the containers, took them away, or brought them to another image. The image
+    /// may be good or bad: it is judged when it is found running again.
+    fn broken_off(&mut self, how: &str, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let images = self.names_of_changed();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let moved = deployment.moves.iter().filter_map(|m| Some((m.text.clone(), m.new_id.clone()?)));
+        self.durable.unproven.extend(moved);
+        let old = deployment.moves.iter().filter_map(|m| Some((m.text.clone(), m.old.clone()?)));
+        self.durable.proven.extend(old);
+        deployment.enter(Phase::Release, now);
+        let text = format!("the probation of {images} was broken off: {how}");
+        self.set_fault(Some(Fault { text, from_check: false }), now, entries);
+    }
+
+    /// The same on the way back, where another image may also be what a tag named for a moment.
+    fn back_in_other_hands(&mut self, how: &str, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let stopped = deployment.expected_old().iter().all(|expected| {
+            let of_service =
+                || self.containers.iter().flatten().filter(|c| c.compose_service == expected.compose_service);
+            of_service().next().is_none() || of_service().any(|c| c.image == expected.image)
+        });
+        if !stopped
+            && deployment.attempt + 1 < UNDO_ATTEMPTS
+            && let Phase::Proof { failure, output, .. } = &deployment.phase
+        {
+            let (failure, output, attempt) = (failure.clone(), output.clone(), deployment.attempt + 1);
+            deployment.enter(Phase::Undo { failure, output }, now);
+            deployment.attempt = attempt;
+            self.retry_at = Some(now + UNDO_RETRY);
+        } else if stopped {
+            self.came_back(Some(how), now, entries);
+        } else {
+            self.stuck(&Failure::general(how), now, entries);
+        }
+    }
+
+    /// Whether what fails on the way back says nothing against the old images: it is on none of them, or was as
+    /// unwell before.
+    fn is_no_worse(&self, failure: &Failure) -> bool {
+        let services = self.containers.iter().flatten().filter(|c| c.id == failure.container_id);
+        let was_ill = |service: &str| {
+            let before = self.durable.deployment.iter().flat_map(|d| &d.before);
+            before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
+        };
+        failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_ill)
+    }
+
+    /// What a failure is called before its end is told.
+    fn what_failed(&self, failure: &Failure) -> String {
+        let images = self.names_of_changed();
+        if failure.by_compose {
+            format!("{images} could not be brought up")
+        } else {
+            format!("{images} failed its probation")
+        }
     }
 
     /// The way back failed its own probation.
@@ -366,19 +483,20 @@ impl Service {
         let Some((failure, mut output)) = self.decided(now) else { return };
         output.push_str(&format!("\n--- after going back ---\n{}\n{}", again.reason, again.facts));
         let why = format!("{}; after going back {}", failure.reason, again.reason);
-        self.end_badly(&failure, output, &why, now, entries);
+        self.end_badly(&failure, &output, &why, now, entries);
     }
 
     pub(super) fn undo_failed(&mut self, text: &str, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.attempt += 1;
+        deployment.bring_up_alone();
         if deployment.attempt < UNDO_ATTEMPTS {
-            self.retry_at = Some(now + UNDO_RETRY);
+            self.retry_at = Some(now + UNDO_RETRY * 2_i32.saturating_pow(deployment.attempt - 1));
             return;
         }
         let Some((failure, output)) = self.decided(now) else { return };
         let why = format!("{}; going back failed: {text}", failure.reason);
-        self.end_badly(&failure, output, &why, now, entries);
+        self.end_badly(&failure, &output, &why, now, entries);
     }
 
     /// Takes failure and black box out of the phase and goes on to the release.
@@ -397,23 +515,37 @@ impl Service {
     pub(super) fn end_badly(
         &mut self,
         failure: &Failure,
-        output: String,
+        output: &str,
         why: &str,
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
+        let mut back = "there is no way back";
         if let Some(deployment) = &mut self.durable.deployment {
+            if deployment.has_way_back() {
+                back = "the way back failed too";
+            }
+            // What runs now must not be taken for something to go back to.
+            for m in deployment.moves.iter().filter(|m| m.changes()) {
+                self.durable.unproven.extend(m.new_id.clone().map(|id| (m.text.clone(), id)));
+                self.durable.proven.extend(m.old.clone().map(|old| (m.text.clone(), old)));
+            }
             deployment.enter(Phase::Release, now);
         }
         self.durable.totals.failures += 1;
         self.durable.given_up = true;
         self.set_fault(None, now, entries);
-        let images = self.names_of_changed();
-        let message =
-            format!("{images} failed its probation and the way back failed too; someone must look at it");
+        let message = format!("{}, and {back}; someone must look at it", self.what_failed(failure));
+        let output = format!("{output}\n--- what is there now ---\n{}", self.what_is_there());
         let mut entry = self.ending(Kind::ROLLBACK_FAILED, Level::Critical, message, failure, output, now);
         entry.reason = Some(why.to_owned());
         entries.push(entry);
+    }
+
+    /// The containers as they were seen last, one a line.
+    fn what_is_there(&self) -> String {
+        let line = |c: &Container| format!("{}: {}, {}\n", c.name, c.state.as_str(), c.config_image);
+        self.containers.iter().flatten().map(line).collect()
     }
 
     /// The entry that ends a failed deployment, with the digests of the image that is to blame.

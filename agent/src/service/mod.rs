@@ -41,11 +41,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
-use crate::image::Digest;
+use crate::image::{Digest, ImageId};
 use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate};
 
 use action::{Action, FilesAsked, OldImage};
@@ -62,10 +62,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(300);
 /// Wait before a step is taken again because the engine was away.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
-/// Wait before the way back is tried again.
-const UNDO_RETRY: Duration = Duration::from_secs(2);
+/// Wait before the way back is tried again; it doubles with every try. Together they outlast an editor that writes a
+/// file, and an upgrade of the engine's programs.
+const UNDO_RETRY: SignedDuration = SignedDuration::from_secs(2);
 /// How often the way back is tried.
-const UNDO_ATTEMPTS: u32 = 3;
+const UNDO_ATTEMPTS: u32 = 5;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
 /// How many of the last entries are kept with the state, to say again what a crash kept from being written.
@@ -87,6 +88,10 @@ pub struct Durable {
     pub deployment: Option<Deployment>,
     /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
     pub proven: BTreeMap<String, OldImage>,
+    /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
+    pub unproven: BTreeMap<String, ImageId>,
+    /// IDs of containers on images of this service that compose does not bring along.
+    pub left_behind: BTreeSet<String>,
     /// Containers that are, or were, unwell, by name.
     pub patients: BTreeMap<String, heal::Patient>,
     /// When containers were told to stop through the engine's API, by ID.
@@ -204,10 +209,7 @@ impl Service {
         };
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
-            let images = match &deployment.moves[..] {
-                [] => "the project".to_owned(),
-                moves => names(moves),
-            };
+            let images = names(&deployment.moves);
             let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
             let mut entry = service.entry(now, Kind::RESUMED, Level::Info, message);
             if let [only] = &deployment.moves[..] {
@@ -519,6 +521,7 @@ impl Service {
             begun: now,
             moves: Vec::new(),
             pins: Vec::new(),
+            others: self.containers.as_deref().map(deploy::others).unwrap_or_default(),
             before: Vec::new(),
             recreate: Recreate::Only(compose_service),
             phase: Phase::Start,

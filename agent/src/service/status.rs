@@ -147,6 +147,7 @@ impl Service {
         let deadline = match &deployment.phase {
             Phase::Probation { trial } | Phase::Proof { trial, .. } => {
                 let rules = Rules {
+                    moves: &deployment.moves,
                     grace: self.config().health_grace,
                     before: &deployment.before,
                     stops: &self.durable().stops,

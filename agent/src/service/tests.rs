@@ -2,6 +2,7 @@
 
 mod heal;
 mod network;
+mod update;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,6 +62,7 @@ mod tests {
             begun: Timestamp::UNIX_EPOCH,
             moves: Vec::new(),
             pins: Vec::new(),
+            others: Vec::new(),
             before: Vec::new(),
             recreate: Recreate::Changed,
             phase: phase.clone(),

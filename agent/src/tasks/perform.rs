@@ -20,17 +20,25 @@ pub(super) async fn perform(
     let done = match step {
         Step::Hold { project, images } => hold(engine, &project, &images, progress).await,
         Step::Pull { images } => pull(engine, &images, progress).await,
-        Step::Start { tags, project, down, recreate } => match point_tags(engine, &tags, progress).await {
-            Ok(()) => {
-                let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
-                let up = match cleared {
-                    Ok(_) => compose.up(&project, &recreate).await,
-                    Err(error) => Err(error),
-                };
-                after_up(engine, up, project.name).await
+        Step::Start { tags, others, project, down, recreate } => {
+            match point_tags(engine, &tags, progress).await {
+                Ok(()) => {
+                    let moved = point_others(engine, &others).await;
+                    let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
+                    let up = match cleared {
+                        Ok(_) => compose.up(&project, &recreate).await,
+                        Err(error) => Err(error),
+                    };
+                    for (tag, id) in moved {
+                        let _ = engine.tag(&id, &tag).await;
+                    }
+                    let up = after_up(engine, up, project.name).await;
+                    // Compose was at work: what it did must be seen before anything is decided.
+                    Ok(up.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
+                }
+                Err(error) => Err(error),
             }
-            Err(error) => Err(error),
-        },
+        }
         Step::TagsBack { tags } => point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsBack),
         Step::Evidence { container } => evidence(engine, &container).await,
         Step::Release { project, images, onto } => release(engine, &project, &images, onto.as_ref()).await,
@@ -104,6 +112,21 @@ async fn point_tags(
         fetch_and_tag(engine, image, tag, progress).await?;
     }
     Ok(())
+}
+
+/// Lets the tags of other services name what they run on. Where one could not, compose takes what the tag names.
+/// What they named before, to be put back.
+async fn point_others(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Vec<(Reference, ImageId)> {
+    let mut moved = Vec::new();
+    for (tag, runs) in others {
+        if let Ok(Some(named)) = engine.image(&tag.tagged()).await
+            && named.id != *runs
+            && engine.tag(runs, tag).await.is_ok()
+        {
+            moved.push((tag.clone(), named.id));
+        }
+    }
+    moved
 }
 
 /// Lets `tag` name the image; fetches it again by its digest where it is gone.
