@@ -3,6 +3,7 @@
 mod connection;
 mod convert;
 mod endpoint;
+mod podman;
 mod pull;
 mod stats;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary, HostConfig};
 use bollard::query_parameters as query;
 use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use tokio::sync::watch;
@@ -67,25 +68,33 @@ impl DockerEngine {
         self.connection
             .call("list containers", READ, |docker| {
                 let options = options.clone();
-                async move { docker.list_containers(Some(options)).await }
+                async move { podman::in_known_words(docker.list_containers(Some(options)).await) }
             })
             .await
     }
 
-    /// What the engine says about a container, in our terms; `None` when it is gone.
-    async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
-        let doing = format!("inspect container {}", stable(name));
+    /// What the engine says about a container; `None` when it is gone.
+    async fn seen(&self, doing: &str, name: &str) -> Result<Option<ContainerInspectResponse>, EngineError> {
         let seen = self
             .connection
-            .call(&doing, READ, |docker| async move { docker.inspect_container(name, None).await })
+            .call(doing, READ, |docker| async move {
+                podman::in_known_words(docker.inspect_container(name, None).await)
+            })
             .await;
         match seen {
-            Ok(seen) => convert::container(seen, status)
-                .map(Some)
-                .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}"))),
+            Ok(seen) => Ok(Some(seen)),
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The same in our terms.
+    async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(name));
+        let Some(seen) = self.seen(&doing, name).await? else { return Ok(None) };
+        convert::container(seen, status)
+            .map(Some)
+            .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}")))
     }
 
     /// Looks up the containers whose networks these use: among themselves, else at the engine.
@@ -109,22 +118,11 @@ impl DockerEngine {
 
     /// Value of the hold label of a container; the outer `None` when there is no such container.
     async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
-        let doing = format!("inspect container {name}");
-        let seen = self
-            .connection
-            .call(&doing, READ, |docker| async move { docker.inspect_container(name, None).await })
-            .await;
-        match seen {
-            Ok(seen) => Ok(Some(Hold {
-                image: seen.image.map(ImageId),
-                ours: seen
-                    .config
-                    .and_then(|config| config.labels)
-                    .is_some_and(|l| l.contains_key(HOLD_LABEL)),
-            })),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let seen = self.seen(&format!("inspect container {name}"), name).await?;
+        Ok(seen.map(|seen| Hold {
+            image: seen.image.map(ImageId),
+            ours: seen.config.and_then(|config| config.labels).is_some_and(|l| l.contains_key(HOLD_LABEL)),
+        }))
     }
 
     async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {

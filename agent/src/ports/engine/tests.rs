@@ -10,6 +10,7 @@ use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
+use crate::ports::State;
 
 /// Answers with what it was given.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -236,6 +237,28 @@ async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
     answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
     answer(&server, "/containers/c2/json", 200, inspected).await;
     assert!(engine.containers(&Members::Project("p".into())).await.is_err());
+}
+
+#[tokio::test]
+async fn a_container_that_podman_calls_stopped_has_exited() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"},"State":"stopped",
+        "Status":"Exited (7) Less than a second ago"}]"#;
+    let inspected = r#"{"Id":"c1","Name":"/loop-web-1","Image":"sha256:aa","Config":{},"State":{
+        "Status":"stopped","Running":false,"ExitCode":7,"FinishedAt":"2026-11-21T18:59:48.382075036Z",
+        "Health":{"Status":"","FailingStreak":0,"Log":null}}}"#;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, &list.replace("evenkeel.hold", "x")).await;
+    answer(&server, "/containers/c1/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Project("loop".into())).await.unwrap();
+    assert_eq!((seen[0].state, seen[0].exit_code), (State::Exited, 7));
+    assert_eq!(seen[0].status, "Exited (7) Less than a second ago");
+
+    answer(&server, "/containers/json", 200, list).await;
+    assert_eq!(engine.anchors("loop").await.unwrap(), ["loop-web-1"]);
+    answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
+    let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
+    assert_eq!(error, EngineError::Refused("remove container loop-web-1: it is not ours".into()));
 }
 
 #[test]
