@@ -191,18 +191,22 @@ pub(super) fn image(seen: ImageInspect) -> Option<Image> {
     })
 }
 
-/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest.
-pub(super) const EVENTS: [&str; 12] = [
+/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman
+/// calls some otherwise (`died`, `remove`), and before 4.4 filters by those words even where it then tells of a
+/// `die`. An engine that does not know a word has no such events.
+pub(super) const EVENTS: [&str; 14] = [
     "create",
     "start",
     "restart",
     "die",
+    "died",
     "kill",
     "stop",
     "oom",
     "pause",
     "unpause",
     "destroy",
+    "remove",
     "rename",
     "health_status",
 ];
@@ -218,7 +222,7 @@ pub(super) fn event(seen: EventMessage) -> Option<ContainerEvent> {
         "start" => Happening::Start,
         "kill" => Happening::Kill { signal: number("signal").and_then(|n: i64| i32::try_from(n).ok()) },
         // A death without a code did not go well as far as we know.
-        "die" => Happening::Die {
+        "die" | "died" => Happening::Die {
             exit_code: number("exitCode").or_else(|| number("containerExitCode")).unwrap_or(-1),
         },
         "stop" => Happening::Stop,
@@ -236,7 +240,6 @@ pub(super) fn event(seen: EventMessage) -> Option<ContainerEvent> {
                 _ => Happening::Other(action.clone()),
             }
         }
-        // Podman's word for it is "remove".
         "destroy" | "remove" => Happening::Destroy,
         _ => Happening::Other(action.clone()),
     };
@@ -401,6 +404,8 @@ mod tests {
         let podman = json!({"health_status": "unhealthy"});
         assert_eq!(happened("health_status", &podman), Happening::Health(HealthState::Unhealthy));
         assert_eq!(happened("destroy", &none), Happening::Destroy);
+        assert_eq!(happened("remove", &none), Happening::Destroy);
+        assert_eq!(happened("died", &json!({"containerExitCode": "7"})), Happening::Die { exit_code: 7 });
         assert_eq!(happened("exec_create: sh -c x", &none), Happening::Other("exec_create: sh -c x".into()));
     }
 

@@ -10,7 +10,7 @@ use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
-use crate::ports::State;
+use crate::ports::{Happening, State};
 
 /// Answers with what it was given.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -259,6 +259,31 @@ async fn a_container_that_podman_calls_stopped_has_exited() {
     answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
     let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
     assert_eq!(error, EngineError::Refused("remove container loop-web-1: it is not ours".into()));
+}
+
+/// As podman 4.3.1 tells it, which filters by its own words.
+#[tokio::test]
+async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
+    let server = server().await;
+    let told = |word: &str, code: &str, nano: i64| {
+        let name =
+            json!({"name": "shop-web-1", "com.docker.compose.project": "shop", "containerExitCode": code});
+        let actor = json!({"ID": "c1", "Attributes": name});
+        json!({"status": word, "id": "c1", "Type": "container", "Action": word, "Actor": actor,
+            "scope": "local", "time": 1_795_286_529, "timeNano": nano})
+    };
+    let body = format!("{}\n{}\n", told("die", "137", 1), told("remove", "0", 2));
+    answer(&server, "/_ping", 200, "OK").await;
+    answer(&server, "/events", 200, &body).await;
+    let events = engine(&server).events(0).await.unwrap();
+    let happened: Vec<_> = events.map(|event| event.what).collect().await;
+    assert_eq!(happened, [Happening::Die { exit_code: 137 }, Happening::Destroy]);
+    let asked = &asked(&server, "/events").await[0];
+    let query: HashMap<_, _> = asked.url.query_pairs().collect();
+    let filters: HashMap<String, Vec<String>> = serde_json::from_str(&query["filters"]).unwrap();
+    for word in ["die", "died", "destroy", "remove"] {
+        assert!(filters["event"].iter().any(|asked| asked == word), "{word}: {filters:?}");
+    }
 }
 
 #[test]
