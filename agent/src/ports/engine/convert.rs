@@ -76,9 +76,11 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         started_at: state.started_at.as_deref().and_then(moment),
         finished_at: state.finished_at.as_deref().and_then(moment),
         stop_signal: config.stop_signal.as_deref().and_then(signal).unwrap_or(SIGTERM),
+        // In podman 0 is what compose leaves where nothing is set.
         stop_timeout: config
             .stop_timeout
             .and_then(|seconds| u64::try_from(seconds).ok())
+            .filter(|seconds| *seconds > 0)
             .map_or(STOP_TIMEOUT, Duration::from_secs),
         exit_code: state.exit_code.unwrap_or(0),
         oom_killed: state.oom_killed.unwrap_or(false),
@@ -417,6 +419,14 @@ mod tests {
         assert_eq!(seen.time_nano, 1_714_557_600_123_456_789);
         assert_eq!((seen.name.as_str(), seen.project.as_str()), ("p-web-1", "p"));
         assert!(event(EventMessage::default()).is_none());
+    }
+
+    #[test]
+    fn a_stop_time_that_is_not_set_is_the_engines() {
+        for (given, seconds) in [(json!(30), 30), (json!(null), 10), (json!(0), 10), (json!(-1), 10)] {
+            let c = made(&json!({"Config": {"StopTimeout": given}}));
+            assert_eq!(c.stop_timeout, Duration::from_secs(seconds), "{given}");
+        }
     }
 
     #[test]

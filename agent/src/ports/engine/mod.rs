@@ -373,8 +373,17 @@ impl Engine for DockerEngine {
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("restart container {}", stable(container));
+        let Some(seen) = self.inspect(container, String::new()).await? else {
+            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
+        };
+        // Podman takes a time that is not given for none at all, and kills.
+        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
         self.connection
-            .call(&doing, RESTART, |docker| async move { docker.restart_container(container, None).await })
+            .call(&doing, RESTART, |docker| {
+                let options = options.clone();
+                async move { docker.restart_container(container, Some(options)).await }
+            })
             .await
     }
 

@@ -286,6 +286,24 @@ async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
     }
 }
 
+#[tokio::test]
+async fn a_restart_gives_a_container_its_own_time_to_stop() {
+    let server = server().await;
+    let engine = engine(&server);
+    for (set, asked_for) in [("25", "25"), ("0", "10"), ("null", "10")] {
+        let inspected = r#"{"Id":"c1","Name":"/a","Image":"sha256:aa","State":{"Status":"running"},"Config":{"StopTimeout":SET}}"#;
+        answer(&server, "/containers/c1/json", 200, &inspected.replace("SET", set)).await;
+        answer(&server, "/containers/c1/restart", 204, "").await;
+        engine.restart("c1").await.unwrap();
+        let restarts = asked(&server, "/containers/c1/restart").await;
+        let query: HashMap<_, _> = restarts.last().unwrap().url.query_pairs().collect();
+        assert_eq!(query["t"], asked_for, "{set}");
+    }
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"no such container"}"#).await;
+    let error = engine.restart("c1").await.unwrap_err();
+    assert_eq!(error, EngineError::NotFound("restart container c1: it is gone".into()));
+}
+
 #[test]
 fn a_name_as_a_pattern_matches_only_itself() {
     assert_eq!(escaped("a-b_1.c+"), "a-b_1\\.c\\+");
