@@ -141,20 +141,30 @@ impl ComposeCli {
             }
             End::Exited(status) => status,
         };
-        if self.runtime == Runtime::Docker
-            && [
-                "unknown shorthand flag: 'p' in -p",
-                "is not a docker command",
-                "unknown command: docker compose",
-            ]
-            .iter()
-            .any(|sign| output.contains(sign))
-        {
-            return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
-                .to_owned();
-        }
-        if self.runtime == Runtime::Podman && output.contains("looking up compose provider failed") {
-            return "podman has no compose provider (install docker-compose or podman-compose)".to_owned();
+        let says = |signs: &[&str]| signs.iter().any(|sign| output.contains(sign));
+        match self.runtime {
+            Runtime::Docker
+                if says(&[
+                    "unknown shorthand flag: 'p' in -p",
+                    "is not a docker command",
+                    "unknown command: docker compose",
+                ]) =>
+            {
+                return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
+                    .to_owned();
+            }
+            // Before 4.7 it does not know the word, and stumbles over what comes first after it.
+            Runtime::Podman
+                if says(&["unknown shorthand flag: 'p' in -p", "unrecognized command `podman compose`"]) =>
+            {
+                return "this podman has no compose (it needs podman 4.7 with docker-compose; or set \
+                        \"runtime\" to \"docker\", with DOCKER_HOST at podman's socket)"
+                    .to_owned();
+            }
+            Runtime::Podman if says(&["looking up compose provider failed"]) => {
+                return "podman has no compose provider (install docker-compose)".to_owned();
+            }
+            _ => {}
         }
         match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => stable(log_message(line)),

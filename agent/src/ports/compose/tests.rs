@@ -266,4 +266,19 @@ async fn what_is_missing_is_named() {
         let text = cause(scripted(), &stage.project()).await;
         assert!(text.starts_with("docker has no compose plugin"), "{text}");
     }
+
+    let lines = [
+        ("Error: unknown shorthand flag: 'p' in -p", "this podman has no compose (it needs podman 4.7"),
+        ("Error: unrecognized command `podman compose`", "this podman has no compose (it needs podman 4.7"),
+        (
+            "Error: looking up compose provider failed",
+            "podman has no compose provider (install docker-compose)",
+        ),
+    ];
+    for (words, want) in lines {
+        let stage = Stage::new(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
+        let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
+        let text = cause(podman, &stage.project()).await;
+        assert!(text.starts_with(want), "{text}");
+    }
 }
