@@ -27,7 +27,7 @@ use super::text::{Tail, stable};
 use super::{
     Container, ContainerEvent, Engine, EngineError, FoundLender, HOLD_LABEL, Image, Members, Pulled, Usage,
 };
-use crate::image::{ImageId, Reference};
+use crate::image::{ImageId, Reference, Repository};
 
 const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
@@ -281,6 +281,24 @@ impl Engine for DockerEngine {
             })
             .await;
         absent_is_fine(done)
+    }
+
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
+        let filters = HashMap::from([("reference", vec![format!("{repository}:*")])]);
+        let options = query::ListImagesOptionsBuilder::new().filters(&filters).build();
+        let listed = self
+            .connection
+            .call(&format!("list the tags of {repository}"), READ, |docker| {
+                let options = options.clone();
+                async move { docker.list_images(Some(options)).await }
+            })
+            .await?;
+        // An image is listed with all its names.
+        let names = listed.into_iter().flat_map(|image| image.repo_tags);
+        let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
+        tags.retain(|tag| tag.repository == *repository);
+        tags.sort();
+        Ok(tags)
     }
 
     async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {

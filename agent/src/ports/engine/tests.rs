@@ -304,6 +304,30 @@ async fn a_restart_gives_a_container_its_own_time_to_stop() {
     assert_eq!(error, EngineError::NotFound("restart container c1: it is gone".into()));
 }
 
+#[tokio::test]
+async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_names() {
+    let server = server().await;
+    let image = |id: &str, tags: serde_json::Value| {
+        json!({"Id": id, "ParentId": "", "RepoTags": tags, "RepoDigests": null, "Created": 1, "Size": 1,
+            "SharedSize": -1, "Labels": null, "Containers": -1})
+    };
+    let listed = json!([
+        image("sha256:aa", json!(["localhost:5000/web:1", "evenkeel.hold/shop:b", "evenkeel.hold/shop:a"])),
+        image("sha256:bb", json!(["evenkeel.hold/shop2:c"])),
+        image("sha256:cc", json!(null)),
+    ]);
+    answer(&server, "/images/json", 200, &listed.to_string()).await;
+    let hold = Reference::parse("evenkeel.hold/shop:x").unwrap().repository;
+    let tags = engine(&server).tags(&hold).await.unwrap();
+    assert_eq!(
+        tags.iter().map(Reference::tagged).collect::<Vec<_>>(),
+        ["evenkeel.hold/shop:a", "evenkeel.hold/shop:b"]
+    );
+    let query: HashMap<_, _> =
+        asked(&server, "/images/json").await[0].url.query_pairs().into_owned().collect();
+    assert_eq!(query["filters"], r#"{"reference":["evenkeel.hold/shop:*"]}"#);
+}
+
 #[test]
 fn a_name_as_a_pattern_matches_only_itself() {
     assert_eq!(escaped("a-b_1.c+"), "a-b_1\\.c\\+");
