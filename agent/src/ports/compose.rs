@@ -16,6 +16,7 @@ use self::child::{End, run};
 use super::text::{Tail, stable};
 use super::{Compose, ComposeError, Project, Recreate};
 use crate::config::Runtime;
+use crate::text::plainly;
 
 /// Pulling is done before; what is left is stopping and starting containers.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -129,7 +130,7 @@ impl ComposeCli {
             std::io::ErrorKind::NotFound => {
                 format!("{program} can't be run: not found (install it, or set \"runtime\")")
             }
-            kind => format!("{program} can't be run: {kind}"),
+            _ => format!("{program} can't be run: {}", plainly(error)),
         }
     }
 
@@ -137,7 +138,7 @@ impl ComposeCli {
     fn cause(&self, task: &str, end: &End, output: &str) -> String {
         let status = match end {
             End::TooLong => {
-                return format!("compose {task} was stopped: not done after {} s", self.limit.as_secs());
+                return format!("`{task}` was stopped: not done after {} s", self.limit.as_secs());
             }
             End::Exited(status) => status,
         };
@@ -168,7 +169,7 @@ impl ComposeCli {
         }
         match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => stable(log_message(line)),
-            None => format!("compose {task} failed without a word ({status})"),
+            None => format!("`{task}` ended without a word ({status})"),
         }
     }
 }

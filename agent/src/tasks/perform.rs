@@ -83,10 +83,7 @@ async fn fetch(
     progress: &watch::Sender<Pulled>,
 ) -> Result<ImageId, EngineError> {
     progress.send_replace(Pulled::default());
-    engine.pull(reference, progress).await.map_err(|error| match error {
-        EngineError::Unavailable(_) => error,
-        other => EngineError::Refused(format!("pull of {reference} failed: {other}")),
-    })?;
+    engine.pull(reference, progress).await?;
     let image = engine.image(&reference.to_string()).await?;
     image.map(|image| image.id).ok_or_else(|| {
         EngineError::Refused(format!(

@@ -150,6 +150,13 @@ impl DockerEngine {
             })
             .await
             .map(|_| ())
+            .map_err(|error| match error {
+                // It was not there a moment ago.
+                EngineError::Refused(text) if text.contains("already in use") => {
+                    EngineError::Refused(format!("{text} (another agent may be at work on this project)"))
+                }
+                error => error,
+            })
     }
 }
 

@@ -328,6 +328,19 @@ async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_na
     assert_eq!(query["filters"], r#"{"reference":["evenkeel.hold/shop:*"]}"#);
 }
 
+#[tokio::test]
+async fn an_anchor_that_comes_into_being_meanwhile_is_said_to_be_another_agents() {
+    let server = server().await;
+    answer(&server, "/containers/hold-x/json", 404, r#"{"message":"No such container: hold-x"}"#).await;
+    let conflict =
+        r#"{"message":"Conflict. The container name \"/hold-x\" is already in use by container \"c9\"."}"#;
+    answer(&server, "/containers/create", 409, conflict).await;
+    let error = engine(&server).anchor("hold-x", &ImageId("sha256:aa".into()), "shop").await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
+    assert!(text.ends_with("(another agent may be at work on this project)"), "{text}");
+}
+
 #[test]
 fn a_name_as_a_pattern_matches_only_itself() {
     assert_eq!(escaped("a-b_1.c+"), "a-b_1\\.c\\+");
