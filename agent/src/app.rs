@@ -63,7 +63,6 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let opened = store::open(&config.state_path)?;
     let mut warnings = Vec::new();
     if let Some(warning) = opened.warning {
-        tracing::error!("{warning}");
         warnings.push(format!("state.path: {warning}"));
     }
 

@@ -1,5 +1,7 @@
 //! Text from outside, made fit to be stored and shown.
 
+use std::io::{self, ErrorKind};
+
 /// The end of `text`, at most `max` bytes, cut at a character.
 pub fn tail(text: &str, max: usize) -> &str {
     let mut start = text.len().saturating_sub(max);
@@ -7,6 +9,21 @@ pub fn tail(text: &str, max: usize) -> &str {
         start += 1;
     }
     &text[start..]
+}
+
+/// What is wrong with a file, as a person would say it: the names of kinds are for programmers, and the system's own
+/// words end in a number.
+pub fn plainly(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "does not exist".to_owned(),
+        ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        ErrorKind::IsADirectory => "is a directory".to_owned(),
+        ErrorKind::NotADirectory => "a part of its path is no directory".to_owned(),
+        _ => {
+            let text = error.to_string();
+            text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
+        }
+    }
 }
 
 /// A number and what it counts: `1 service`, `2 services`.
@@ -21,6 +38,21 @@ mod tests {
     #[test]
     fn one_is_not_plural() {
         assert_eq!([0, 1, 2].map(|n| count(n, "service")), ["0 services", "1 service", "2 services"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_in_words() {
+        use rustix::io::Errno;
+        for (error, words) in [
+            (Errno::NOENT.into(), "does not exist"),
+            (Errno::ACCESS.into(), "permission denied"),
+            (Errno::ISDIR.into(), "is a directory"),
+            (Errno::NOTDIR.into(), "a part of its path is no directory"),
+            (Errno::MFILE.into(), "Too many open files"),
+            (io::Error::other("it is not a regular file"), "it is not a regular file"),
+        ] {
+            assert_eq!(plainly(&error), words);
+        }
     }
 
     #[test]

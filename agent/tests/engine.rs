@@ -172,10 +172,13 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
 async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
     let stage = Stage::new().await;
     let first = reference(&format!("{}/web:1", stage.id));
-    let held = reference(&format!("{}/held:1", stage.id));
+    let held = reference(&format!("evenkeel.hold/{}:1", stage.id));
     let id = ImageId(stage.image(&first.tagged(), "one", &[]));
     stage.engine.tag(&id, &held).await.unwrap();
     assert_eq!(stage.engine.image(&held.tagged()).await.unwrap().unwrap().id, id);
+    assert_eq!(stage.engine.tags(&held.repository).await.unwrap(), std::slice::from_ref(&held));
+    let longer = reference(&format!("evenkeel.hold/{}x:1", stage.id));
+    assert_eq!(stage.engine.tags(&longer.repository).await.unwrap(), []);
     stage.engine.untag(&held).await.unwrap();
     stage.engine.untag(&held).await.unwrap();
     assert_eq!(stage.engine.image(&held.tagged()).await.unwrap(), None);

@@ -32,7 +32,11 @@ struct Daemon {
 impl Daemon {
     /// Starts it with these services and waits until it answers.
     fn start(services: &Value, environment: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), services, environment)
+    }
+
+    /// The same where its files are already.
+    fn start_in(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
         let port = port::unused_port();
         let path = folder.path().join("config.json");
         fs::write(&path, config(&folder, port, services).to_string()).unwrap();
@@ -214,6 +218,20 @@ fn what_needs_a_restart_is_said_and_the_rest_holds() {
     assert_eq!(entry["reason"], "added: b; needs a restart: api.address");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
     assert!(warnings.contains("api.address: has changed in the file, which needs a restart"), "{warnings}");
+}
+
+#[test]
+fn a_state_that_is_lost_is_an_entry_that_every_channel_gets() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("state")).unwrap();
+    fs::write(folder.path().join("state/state.redb"), "no database").unwrap();
+    let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
+    daemon.wait("it is said", |d| d.entry("error").is_some());
+    let entry = daemon.entry("error").unwrap();
+    assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("error")));
+    let message = entry["message"].as_str().unwrap();
+    assert!(message.starts_with("state.path: STATE LOST: "), "{message}");
+    assert_eq!(daemon.get("/health").unwrap()["config_warnings"], json!([message]));
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
+        Ok(file) if file.metadata()?.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(_) => Err(io::Error::other("it is not a regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -131,6 +132,12 @@ mod tests {
     async fn messages(path: &Path, limit: usize) -> Vec<String> {
         let entries = read_latest(path.to_owned(), limit).await.unwrap();
         entries.into_iter().map(|entry| entry.message).collect()
+    }
+
+    #[tokio::test]
+    async fn a_directory_in_its_place_is_called_one() {
+        let error = read_latest(tempdir().unwrap().path().to_owned(), 1).await.unwrap_err();
+        assert_eq!(crate::text::plainly(&error), "is a directory");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{AuditEntry, Health};
 
 use super::{Api, refused, with_type};
-use crate::audit;
 use crate::metrics::View;
+use crate::{audit, text};
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
@@ -55,9 +55,10 @@ pub(super) async fn audit(api: Api, request: Request) -> Response {
     let Some(path) = api.audit_path else { return json(StatusCode::OK, &Vec::<AuditEntry>::new()) };
     match audit::read_latest(path, limit).await {
         Ok(entries) => json(StatusCode::OK, &entries),
-        Err(fault) => {
-            error(StatusCode::SERVICE_UNAVAILABLE, format!("the audit file cannot be read: {}", fault.kind()))
-        }
+        Err(fault) => error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the audit file cannot be read: {}", text::plainly(&fault)),
+        ),
     }
 }
 

@@ -16,6 +16,7 @@ use self::child::{End, run};
 use super::text::{Tail, stable};
 use super::{Compose, ComposeError, Project, Recreate};
 use crate::config::Runtime;
+use crate::text::plainly;
 
 /// Pulling is done before; what is left is stopping and starting containers.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -129,7 +130,7 @@ impl ComposeCli {
             std::io::ErrorKind::NotFound => {
                 format!("{program} can't be run: not found (install it, or set \"runtime\")")
             }
-            kind => format!("{program} can't be run: {kind}"),
+            _ => format!("{program} can't be run: {}", plainly(error)),
         }
     }
 
@@ -137,28 +138,38 @@ impl ComposeCli {
     fn cause(&self, task: &str, end: &End, output: &str) -> String {
         let status = match end {
             End::TooLong => {
-                return format!("compose {task} was stopped: not done after {} s", self.limit.as_secs());
+                return format!("`{task}` was stopped: not done after {} s", self.limit.as_secs());
             }
             End::Exited(status) => status,
         };
-        if self.runtime == Runtime::Docker
-            && [
-                "unknown shorthand flag: 'p' in -p",
-                "is not a docker command",
-                "unknown command: docker compose",
-            ]
-            .iter()
-            .any(|sign| output.contains(sign))
-        {
-            return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
-                .to_owned();
-        }
-        if self.runtime == Runtime::Podman && output.contains("looking up compose provider failed") {
-            return "podman has no compose provider (install docker-compose or podman-compose)".to_owned();
+        let says = |signs: &[&str]| signs.iter().any(|sign| output.contains(sign));
+        match self.runtime {
+            Runtime::Docker
+                if says(&[
+                    "unknown shorthand flag: 'p' in -p",
+                    "is not a docker command",
+                    "unknown command: docker compose",
+                ]) =>
+            {
+                return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
+                    .to_owned();
+            }
+            // Before 4.7 it does not know the word, and stumbles over what comes first after it.
+            Runtime::Podman
+                if says(&["unknown shorthand flag: 'p' in -p", "unrecognized command `podman compose`"]) =>
+            {
+                return "this podman has no compose (it needs podman 4.7 with docker-compose; or set \
+                        \"runtime\" to \"docker\", with DOCKER_HOST at podman's socket)"
+                    .to_owned();
+            }
+            Runtime::Podman if says(&["looking up compose provider failed"]) => {
+                return "podman has no compose provider (install docker-compose)".to_owned();
+            }
+            _ => {}
         }
         match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => stable(log_message(line)),
-            None => format!("compose {task} failed without a word ({status})"),
+            None => format!("`{task}` ended without a word ({status})"),
         }
     }
 }

@@ -14,7 +14,7 @@ use futures_util::stream::BoxStream;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::image::{Digest, ImageId, Reference};
+use crate::image::{Digest, ImageId, Reference, Repository};
 
 /// The container engine, as far as an update needs it. Every call has a deadline of its own.
 #[async_trait]
@@ -36,6 +36,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
+
+    /// All local tags of a repository, which is not on Docker Hub: there the engine has other names for them.
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError>;
 
     /// Makes sure that a container of this name exists on image `id` without ever being started, so that no
     /// prune can take the image. It carries the label [`HOLD_LABEL`] with the project's name.

@@ -90,8 +90,6 @@ pub enum Step {
     Release {
         /// Project whose images were held.
         project: String,
-        /// What was held.
-        images: Vec<OldImage>,
         /// An image that stays in use: the hold's tag is moved there before it is removed, since removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,

@@ -76,7 +76,7 @@ impl Service {
                         entry.reason = Some(if view.running.is_empty() && view.tagged.is_none() {
                             "the image is not on this machine; a redeploy fetches it".into()
                         } else {
-                            "the image was built or loaded here and never pushed; a redeploy replaces it"
+                            "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
                                 .into()
                         });
                         entries.push(entry);

@@ -325,7 +325,6 @@ impl Deployment {
             Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },
             Phase::Release => Step::Release {
                 project: project.name.clone(),
-                images: self.old_images(),
                 onto: self.moves.iter().find_map(|m| m.new_id.clone()),
             },
             Phase::Probation { .. } | Phase::Proof { .. } => return None,

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
+use crate::text::plainly;
+
 /// Largest compose file that is read.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
@@ -45,11 +47,10 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 fn words(error: &std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "does not exist".to_owned(),
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             "is a symbolic link".to_owned()
         }
-        kind => format!("can't be read: {kind}"),
+        _ => plainly(error),
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn perform(
         }
         Step::TagsBack { tags } => point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsBack),
         Step::Evidence { container } => evidence(engine, &container).await,
-        Step::Release { project, images, onto } => release(engine, &project, &images, onto.as_ref()).await,
+        Step::Release { project, onto } => release(engine, &project, onto.as_ref()).await,
     };
     done.unwrap_or_else(|error| match error {
         EngineError::Unavailable(_) => StepResult::EngineAway(error.to_string()),
@@ -91,10 +91,7 @@ async fn fetch(
     progress: &watch::Sender<Pulled>,
 ) -> Result<ImageId, EngineError> {
     progress.send_replace(Pulled::default());
-    engine.pull(reference, progress).await.map_err(|error| match error {
-        EngineError::Unavailable(_) => error,
-        other => EngineError::Refused(format!("pull of {reference} failed: {other}")),
-    })?;
+    engine.pull(reference, progress).await?;
     let image = engine.image(&reference.to_string()).await?;
     image.map(|image| image.id).ok_or_else(|| {
         EngineError::Refused(format!(
@@ -180,20 +177,16 @@ async fn evidence(engine: &dyn Engine, container: &str) -> Result<StepResult, En
     engine.log_tail(container, LOG_LINES).await.map(|log| StepResult::Evidence { log })
 }
 
+/// Lets go of everything that is held for a project, also of what a deployment held that nobody remembers.
 async fn release(
     engine: &dyn Engine,
     project: &str,
-    images: &[OldImage],
     onto: Option<&ImageId>,
 ) -> Result<StepResult, EngineError> {
     for name in engine.anchors(project).await? {
         engine.remove_anchor(&name).await?;
     }
-    for image in images {
-        let tag = hold_tag(project, &image.id);
-        if engine.image(&tag.tagged()).await?.is_none() {
-            continue;
-        }
+    for tag in engine.tags(&hold_repository(project)).await? {
         // Removing the last tag of an image deletes the image: the tag goes to one that has others first.
         match onto.map(|id| engine.tag(id, &tag)) {
             Some(moved) => match moved.await {
@@ -214,8 +207,9 @@ fn real_name(makeshift: &str) -> Option<&str> {
     (is_id && !name.is_empty()).then_some(name)
 }
 
-/// The tag that holds an image during a deployment. Its host can't be a registry, so nothing ever pulls it.
-fn hold_tag(project: &str, id: &ImageId) -> Reference {
+/// Where the tags of a project are that hold images during a deployment. Its host can't be a registry, so nothing
+/// ever pulls them. Two projects may share it (`a_b`, `a-b`): one that loses its tag to the other has the anchor yet.
+fn hold_repository(project: &str) -> Repository {
     let mut path: String = project
         .to_lowercase()
         .chars()
@@ -225,11 +219,11 @@ fn hold_tag(project: &str, id: &ImageId) -> Reference {
     if path.is_empty() {
         "project".clone_into(&mut path);
     }
-    Reference {
-        repository: Repository { host: HOLD_HOST.to_owned(), path },
-        tag: Some(short_id(id)),
-        digest: None,
-    }
+    Repository { host: HOLD_HOST.to_owned(), path }
+}
+
+fn hold_tag(project: &str, id: &ImageId) -> Reference {
+    Reference { repository: hold_repository(project), tag: Some(short_id(id)), digest: None }
 }
 
 fn hold_name(project: &str, id: &ImageId) -> String {

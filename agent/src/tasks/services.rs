@@ -96,11 +96,14 @@ impl Services {
             deliveries: origin.deliveries,
             workers: watch::Sender::new(Workers::from([])),
             live: watch::Sender::new(live),
-            notices,
+            notices: Vec::new(),
             tasks: TaskSet::new(),
             running: HashMap::new(),
             stop,
         };
+        for notice in notices {
+            this.notice(notice);
+        }
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
             handles.push(this.begin(service, Some(recall)).await);
@@ -304,11 +307,11 @@ impl Services {
 
     /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
     async fn restore(&mut self, name: &str) -> Durable {
-        let store = &self.world.store;
+        let store = self.world.store.clone();
         let row = match store.get(&state_key(name)).await {
             Ok(row) => row,
             Err(error) => {
-                self.notices.push(format!("{name}: its state can't be read, it starts afresh: {error}"));
+                self.notice(format!("{name}: its state can't be read, it starts afresh: {error}"));
                 return Durable::default();
             }
         };
@@ -316,17 +319,21 @@ impl Services {
         match serde_json::from_slice(&row) {
             Ok(durable) => durable,
             Err(error) => {
-                let notice = format!(
+                self.notice(format!(
                     "{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}"
-                );
-                tracing::error!("{notice}");
-                self.notices.push(notice);
+                ));
                 if let Err(error) = store.put(&format!("damaged/{name}"), row).await {
                     tracing::error!(%error, "the damaged state could not be kept");
                 }
                 Durable::default()
             }
         }
+    }
+
+    /// Says that something of the state is lost, and shows it until the program ends.
+    fn notice(&mut self, notice: String) {
+        self.say(self.entry(Kind::ERROR, Level::Error, notice.clone()));
+        self.notices.push(notice);
     }
 
     /// Shows these warnings, after those of the start.

@@ -347,6 +347,28 @@ async fn an_engine_that_goes_away_in_the_middle_is_not_the_images_fault() {
     }
 }
 
+/// The new life knows of no deployment, so only the engine can tell what the last one held.
+#[tokio::test(start_paused = true)]
+async fn holds_that_a_lost_state_forgot_go_with_the_next_deployment() {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == "unhealthy").expect("it is there");
+    let (fake, config) = set_up(scenario);
+    let begun = async {
+        while fake.running("web") != [id_of("v2")] {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        _ = live(&fake, &config, LONG, Script::Poll) => panic!("it was to end on probation"),
+        () = begun => {}
+    }
+    assert_eq!(fake.leftovers().len(), 2, "{:?}", fake.leftovers());
+    fake.lose_state().await;
+    fake.push(&reference(WEB), "v3", Behaviour::Good);
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.running("web"), [id_of("v3")]);
+    assert_eq!(fake.leftovers(), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poll_with_nothing_new_writes_nothing_and_starts_nothing() {
     let scenario = &SCENARIOS[0];

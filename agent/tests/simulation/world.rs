@@ -408,6 +408,15 @@ impl Engine for FakeWorld {
         .await
     }
 
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
+        self.call(|inner, _| {
+            let names = inner.images.values().flat_map(|image| image.tags.iter());
+            let tags = names.filter_map(|name| Reference::parse(name).ok());
+            Ok(tags.filter(|tag| tag.repository == *repository).collect())
+        })
+        .await
+    }
+
     async fn anchor(&self, name: &str, id: &ImageId, _: &str) -> Result<(), EngineError> {
         self.call(|inner, _| {
             if !inner.images.contains_key(id) {
@@ -528,6 +537,12 @@ impl FakeWorld {
             .filter_map(|(_, row)| serde_json::from_slice::<evenkeel_agent::service::Durable>(row).ok())
             .flat_map(|durable| durable.blocked.into_values())
             .collect()
+    }
+
+    /// Nothing that was written is there any more.
+    pub(crate) async fn lose_state(&self) {
+        let rows = self.store.scan("").await.expect("memory");
+        self.store.put_all(rows.into_iter().map(|(key, _)| (key, None)).collect()).await.expect("memory");
     }
 
     /// The durable state as the next start will read it.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::text::plainly;
+
 /// No honest env file is larger; a device or a mistake would be.
 const LIMIT: u64 = 1024 * 1024;
 /// Defaults inside defaults.
@@ -27,17 +29,17 @@ pub(super) async fn read(
     environment: &[(OsString, OsString)],
 ) -> Result<Vec<(String, String)>, EnvFileError> {
     let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
-    let failed = |error: std::io::Error| fault(error.kind().to_string());
+    let failed = |error: std::io::Error| fault(plainly(&error));
     let meta = tokio::fs::metadata(path).await.map_err(failed)?;
     // Opening a pipe would wait for a writer for ever.
     if !meta.is_file() {
-        return Err(fault("not a regular file".to_owned()));
+        return Err(fault(if meta.is_dir() { "is a directory" } else { "is not a regular file" }.to_owned()));
     }
     if meta.len() > LIMIT {
-        return Err(fault(format!("larger than {LIMIT} bytes")));
+        return Err(fault(format!("is larger than {LIMIT} bytes")));
     }
     let text = tokio::fs::read(path).await.map_err(failed)?;
-    let text = String::from_utf8(text).map_err(|_| fault("not UTF-8 text".to_owned()))?;
+    let text = String::from_utf8(text).map_err(|_| fault("is not UTF-8 text".to_owned()))?;
     let outside = |name: &str| {
         let (_, value) = environment.iter().find(|(known, _)| known == name)?;
         value.to_str().map(str::to_owned)
@@ -353,8 +355,8 @@ mod tests {
     async fn what_is_not_a_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let error = read(folder.path(), &[]).await.unwrap_err().to_string();
-        assert!(error.ends_with(": not a regular file"), "{error}");
+        assert!(error.ends_with(": is a directory"), "{error}");
         let error = read(&folder.path().join("none"), &[]).await.unwrap_err().to_string();
-        assert!(error.contains("none: ") && error.contains("not found"), "{error}");
+        assert!(error.ends_with("none: does not exist"), "{error}");
     }
 }

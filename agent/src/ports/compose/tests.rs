@@ -172,7 +172,7 @@ async fn the_last_line_is_the_cause_without_what_varies() {
 
     let stage = Stage::new("exit 3");
     let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
-    assert_eq!(error.cause, "compose up failed without a word (exit status: 3)");
+    assert_eq!(error.cause, "`up` ended without a word (exit status: 3)");
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
     let error = compose.up(&stage.project(), &Recreate::Changed).await.unwrap_err();
-    assert_eq!(error.cause, "compose up was stopped: not done after 1 s");
+    assert_eq!(error.cause, "`up` was stopped: not done after 1 s");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
@@ -260,10 +260,30 @@ async fn what_is_missing_is_named() {
     let faulty = stage.project_with_env("A=1\nB C\n");
     let text = cause(scripted(), &faulty).await;
     assert!(text.starts_with("env_file ") && text.contains("vars.env, line 2: "), "{text}");
+    for (file, want) in [("absent.env", "does not exist"), (".", "is a directory")] {
+        let project = Project { env_file: Some(stage.path(file)), ..stage.project() };
+        let text = cause(scripted(), &project).await;
+        assert_eq!(text, format!("env_file {}: {want}", stage.path(file).display()));
+    }
 
     for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
         let stage = Stage::new(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
         let text = cause(scripted(), &stage.project()).await;
         assert!(text.starts_with("docker has no compose plugin"), "{text}");
+    }
+
+    let lines = [
+        ("Error: unknown shorthand flag: 'p' in -p", "this podman has no compose (it needs podman 4.7"),
+        ("Error: unrecognized command `podman compose`", "this podman has no compose (it needs podman 4.7"),
+        (
+            "Error: looking up compose provider failed",
+            "podman has no compose provider (install docker-compose)",
+        ),
+    ];
+    for (words, want) in lines {
+        let stage = Stage::new(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
+        let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
+        let text = cause(podman, &stage.project()).await;
+        assert!(text.starts_with(want), "{text}");
     }
 }

@@ -76,9 +76,11 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         started_at: state.started_at.as_deref().and_then(moment),
         finished_at: state.finished_at.as_deref().and_then(moment),
         stop_signal: config.stop_signal.as_deref().and_then(signal).unwrap_or(SIGTERM),
+        // In podman 0 is what compose leaves where nothing is set.
         stop_timeout: config
             .stop_timeout
             .and_then(|seconds| u64::try_from(seconds).ok())
+            .filter(|seconds| *seconds > 0)
             .map_or(STOP_TIMEOUT, Duration::from_secs),
         exit_code: state.exit_code.unwrap_or(0),
         oom_killed: state.oom_killed.unwrap_or(false),
@@ -191,18 +193,22 @@ pub(super) fn image(seen: ImageInspect) -> Option<Image> {
     })
 }
 
-/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest.
-pub(super) const EVENTS: [&str; 12] = [
+/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman
+/// calls some otherwise (`died`, `remove`), and before 4.4 filters by those words even where it then tells of a
+/// `die`. An engine that does not know a word has no such events.
+pub(super) const EVENTS: [&str; 14] = [
     "create",
     "start",
     "restart",
     "die",
+    "died",
     "kill",
     "stop",
     "oom",
     "pause",
     "unpause",
     "destroy",
+    "remove",
     "rename",
     "health_status",
 ];
@@ -218,7 +224,7 @@ pub(super) fn event(seen: EventMessage) -> Option<ContainerEvent> {
         "start" => Happening::Start,
         "kill" => Happening::Kill { signal: number("signal").and_then(|n: i64| i32::try_from(n).ok()) },
         // A death without a code did not go well as far as we know.
-        "die" => Happening::Die {
+        "die" | "died" => Happening::Die {
             exit_code: number("exitCode").or_else(|| number("containerExitCode")).unwrap_or(-1),
         },
         "stop" => Happening::Stop,
@@ -236,7 +242,6 @@ pub(super) fn event(seen: EventMessage) -> Option<ContainerEvent> {
                 _ => Happening::Other(action.clone()),
             }
         }
-        // Podman's word for it is "remove".
         "destroy" | "remove" => Happening::Destroy,
         _ => Happening::Other(action.clone()),
     };
@@ -401,6 +406,8 @@ mod tests {
         let podman = json!({"health_status": "unhealthy"});
         assert_eq!(happened("health_status", &podman), Happening::Health(HealthState::Unhealthy));
         assert_eq!(happened("destroy", &none), Happening::Destroy);
+        assert_eq!(happened("remove", &none), Happening::Destroy);
+        assert_eq!(happened("died", &json!({"containerExitCode": "7"})), Happening::Die { exit_code: 7 });
         assert_eq!(happened("exec_create: sh -c x", &none), Happening::Other("exec_create: sh -c x".into()));
     }
 
@@ -412,6 +419,14 @@ mod tests {
         assert_eq!(seen.time_nano, 1_714_557_600_123_456_789);
         assert_eq!((seen.name.as_str(), seen.project.as_str()), ("p-web-1", "p"));
         assert!(event(EventMessage::default()).is_none());
+    }
+
+    #[test]
+    fn a_stop_time_that_is_not_set_is_the_engines() {
+        for (given, seconds) in [(json!(30), 30), (json!(null), 10), (json!(0), 10), (json!(-1), 10)] {
+            let c = made(&json!({"Config": {"StopTimeout": given}}));
+            assert_eq!(c.stop_timeout, Duration::from_secs(seconds), "{given}");
+        }
     }
 
     #[test]

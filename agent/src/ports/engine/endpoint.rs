@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use sha2::Digest as _;
 
 use crate::config::Runtime;
+use crate::text::plainly;
 
 /// Port of a `tcp://` address that names none.
 const DEFAULT_PORT: u16 = 2375;
@@ -210,7 +211,7 @@ fn context_name(world: &Surroundings<'_>) -> Result<Option<(String, String)>, En
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // An agent under its own user need not be able to read it, and then has no context.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
-        Err(error) => return Err(fault(error.kind().to_string())),
+        Err(error) => return Err(fault(plainly(&error))),
     };
     let file: ConfigFile = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
     Ok(file.current_context.and_then(|name| chosen(path.display().to_string(), name)))
@@ -231,7 +232,7 @@ fn in_context(world: &Surroundings<'_>, from: &str, name: &str) -> Result<Endpoi
     let id = hex::encode(sha2::Sha256::digest(name.as_bytes()));
     let meta = contexts.join("meta").join(&id).join("meta.json");
     let text = std::fs::read(&meta)
-        .map_err(|error| fault(&format!("{} can't be read: {}", meta.display(), error.kind())))?;
+        .map_err(|error| fault(&format!("{} can't be read: {}", meta.display(), plainly(&error))))?;
     let meta: Meta =
         serde_json::from_slice(&text).map_err(|error| fault(&format!("{}: {error}", meta.display())))?;
     let certificates = contexts.join("tls").join(&id).join("docker").exists();

@@ -3,6 +3,7 @@
 mod connection;
 mod convert;
 mod endpoint;
+mod podman;
 mod pull;
 mod stats;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary, HostConfig};
 use bollard::query_parameters as query;
 use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use tokio::sync::watch;
@@ -26,7 +27,7 @@ use super::text::{Tail, stable};
 use super::{
     Container, ContainerEvent, Engine, EngineError, FoundLender, HOLD_LABEL, Image, Members, Pulled, Usage,
 };
-use crate::image::{ImageId, Reference};
+use crate::image::{ImageId, Reference, Repository};
 
 const PING: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(10);
@@ -67,25 +68,33 @@ impl DockerEngine {
         self.connection
             .call("list containers", READ, |docker| {
                 let options = options.clone();
-                async move { docker.list_containers(Some(options)).await }
+                async move { podman::in_known_words(docker.list_containers(Some(options)).await) }
             })
             .await
     }
 
-    /// What the engine says about a container, in our terms; `None` when it is gone.
-    async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
-        let doing = format!("inspect container {}", stable(name));
+    /// What the engine says about a container; `None` when it is gone.
+    async fn seen(&self, doing: &str, name: &str) -> Result<Option<ContainerInspectResponse>, EngineError> {
         let seen = self
             .connection
-            .call(&doing, READ, |docker| async move { docker.inspect_container(name, None).await })
+            .call(doing, READ, |docker| async move {
+                podman::in_known_words(docker.inspect_container(name, None).await)
+            })
             .await;
         match seen {
-            Ok(seen) => convert::container(seen, status)
-                .map(Some)
-                .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}"))),
+            Ok(seen) => Ok(Some(seen)),
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The same in our terms.
+    async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(name));
+        let Some(seen) = self.seen(&doing, name).await? else { return Ok(None) };
+        convert::container(seen, status)
+            .map(Some)
+            .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}")))
     }
 
     /// Looks up the containers whose networks these use: among themselves, else at the engine.
@@ -109,22 +118,11 @@ impl DockerEngine {
 
     /// Value of the hold label of a container; the outer `None` when there is no such container.
     async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
-        let doing = format!("inspect container {name}");
-        let seen = self
-            .connection
-            .call(&doing, READ, |docker| async move { docker.inspect_container(name, None).await })
-            .await;
-        match seen {
-            Ok(seen) => Ok(Some(Hold {
-                image: seen.image.map(ImageId),
-                ours: seen
-                    .config
-                    .and_then(|config| config.labels)
-                    .is_some_and(|l| l.contains_key(HOLD_LABEL)),
-            })),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let seen = self.seen(&format!("inspect container {name}"), name).await?;
+        Ok(seen.map(|seen| Hold {
+            image: seen.image.map(ImageId),
+            ours: seen.config.and_then(|config| config.labels).is_some_and(|l| l.contains_key(HOLD_LABEL)),
+        }))
     }
 
     async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
@@ -152,6 +150,13 @@ impl DockerEngine {
             })
             .await
             .map(|_| ())
+            .map_err(|error| match error {
+                // It was not there a moment ago.
+                EngineError::Refused(text) if text.contains("already in use") => {
+                    EngineError::Refused(format!("{text} (another agent may be at work on this project)"))
+                }
+                error => error,
+            })
     }
 }
 
@@ -285,6 +290,24 @@ impl Engine for DockerEngine {
         absent_is_fine(done)
     }
 
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
+        let filters = HashMap::from([("reference", vec![format!("{repository}:*")])]);
+        let options = query::ListImagesOptionsBuilder::new().filters(&filters).build();
+        let listed = self
+            .connection
+            .call(&format!("list the tags of {repository}"), READ, |docker| {
+                let options = options.clone();
+                async move { docker.list_images(Some(options)).await }
+            })
+            .await?;
+        // An image is listed with all its names.
+        let names = listed.into_iter().flat_map(|image| image.repo_tags);
+        let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
+        tags.retain(|tag| tag.repository == *repository);
+        tags.sort();
+        Ok(tags)
+    }
+
     async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
         let name = checked(name)?;
         match self.hold(name).await? {
@@ -375,8 +398,17 @@ impl Engine for DockerEngine {
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("restart container {}", stable(container));
+        let Some(seen) = self.inspect(container, String::new()).await? else {
+            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
+        };
+        // Podman takes a time that is not given for none at all, and kills.
+        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
         self.connection
-            .call(&doing, RESTART, |docker| async move { docker.restart_container(container, None).await })
+            .call(&doing, RESTART, |docker| {
+                let options = options.clone();
+                async move { docker.restart_container(container, Some(options)).await }
+            })
             .await
     }
 

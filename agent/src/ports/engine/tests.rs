@@ -10,6 +10,7 @@ use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
+use crate::ports::{Happening, State};
 
 /// Answers with what it was given.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -236,6 +237,108 @@ async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
     answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
     answer(&server, "/containers/c2/json", 200, inspected).await;
     assert!(engine.containers(&Members::Project("p".into())).await.is_err());
+}
+
+#[tokio::test]
+async fn a_container_that_podman_calls_stopped_has_exited() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"},"State":"stopped",
+        "Status":"Exited (7) Less than a second ago"}]"#;
+    let inspected = r#"{"Id":"c1","Name":"/loop-web-1","Image":"sha256:aa","Config":{},"State":{
+        "Status":"stopped","Running":false,"ExitCode":7,"FinishedAt":"2026-11-21T18:59:48.382075036Z",
+        "Health":{"Status":"","FailingStreak":0,"Log":null}}}"#;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, &list.replace("evenkeel.hold", "x")).await;
+    answer(&server, "/containers/c1/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Project("loop".into())).await.unwrap();
+    assert_eq!((seen[0].state, seen[0].exit_code), (State::Exited, 7));
+    assert_eq!(seen[0].status, "Exited (7) Less than a second ago");
+
+    answer(&server, "/containers/json", 200, list).await;
+    assert_eq!(engine.anchors("loop").await.unwrap(), ["loop-web-1"]);
+    answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
+    let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
+    assert_eq!(error, EngineError::Refused("remove container loop-web-1: it is not ours".into()));
+}
+
+/// As podman 4.3.1 tells it, which filters by its own words.
+#[tokio::test]
+async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
+    let server = server().await;
+    let told = |word: &str, code: &str, nano: i64| {
+        let name =
+            json!({"name": "shop-web-1", "com.docker.compose.project": "shop", "containerExitCode": code});
+        let actor = json!({"ID": "c1", "Attributes": name});
+        json!({"status": word, "id": "c1", "Type": "container", "Action": word, "Actor": actor,
+            "scope": "local", "time": 1_795_286_529, "timeNano": nano})
+    };
+    let body = format!("{}\n{}\n", told("die", "137", 1), told("remove", "0", 2));
+    answer(&server, "/_ping", 200, "OK").await;
+    answer(&server, "/events", 200, &body).await;
+    let events = engine(&server).events(0).await.unwrap();
+    let happened: Vec<_> = events.map(|event| event.what).collect().await;
+    assert_eq!(happened, [Happening::Die { exit_code: 137 }, Happening::Destroy]);
+    let asked = &asked(&server, "/events").await[0];
+    let query: HashMap<_, _> = asked.url.query_pairs().collect();
+    let filters: HashMap<String, Vec<String>> = serde_json::from_str(&query["filters"]).unwrap();
+    for word in ["die", "died", "destroy", "remove"] {
+        assert!(filters["event"].iter().any(|asked| asked == word), "{word}: {filters:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_gives_a_container_its_own_time_to_stop() {
+    let server = server().await;
+    let engine = engine(&server);
+    for (set, asked_for) in [("25", "25"), ("0", "10"), ("null", "10")] {
+        let inspected = r#"{"Id":"c1","Name":"/a","Image":"sha256:aa","State":{"Status":"running"},"Config":{"StopTimeout":SET}}"#;
+        answer(&server, "/containers/c1/json", 200, &inspected.replace("SET", set)).await;
+        answer(&server, "/containers/c1/restart", 204, "").await;
+        engine.restart("c1").await.unwrap();
+        let restarts = asked(&server, "/containers/c1/restart").await;
+        let query: HashMap<_, _> = restarts.last().unwrap().url.query_pairs().collect();
+        assert_eq!(query["t"], asked_for, "{set}");
+    }
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"no such container"}"#).await;
+    let error = engine.restart("c1").await.unwrap_err();
+    assert_eq!(error, EngineError::NotFound("restart container c1: it is gone".into()));
+}
+
+#[tokio::test]
+async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_names() {
+    let server = server().await;
+    let image = |id: &str, tags: serde_json::Value| {
+        json!({"Id": id, "ParentId": "", "RepoTags": tags, "RepoDigests": null, "Created": 1, "Size": 1,
+            "SharedSize": -1, "Labels": null, "Containers": -1})
+    };
+    let listed = json!([
+        image("sha256:aa", json!(["localhost:5000/web:1", "evenkeel.hold/shop:b", "evenkeel.hold/shop:a"])),
+        image("sha256:bb", json!(["evenkeel.hold/shop2:c"])),
+        image("sha256:cc", json!(null)),
+    ]);
+    answer(&server, "/images/json", 200, &listed.to_string()).await;
+    let hold = Reference::parse("evenkeel.hold/shop:x").unwrap().repository;
+    let tags = engine(&server).tags(&hold).await.unwrap();
+    assert_eq!(
+        tags.iter().map(Reference::tagged).collect::<Vec<_>>(),
+        ["evenkeel.hold/shop:a", "evenkeel.hold/shop:b"]
+    );
+    let query: HashMap<_, _> =
+        asked(&server, "/images/json").await[0].url.query_pairs().into_owned().collect();
+    assert_eq!(query["filters"], r#"{"reference":["evenkeel.hold/shop:*"]}"#);
+}
+
+#[tokio::test]
+async fn an_anchor_that_comes_into_being_meanwhile_is_said_to_be_another_agents() {
+    let server = server().await;
+    answer(&server, "/containers/hold-x/json", 404, r#"{"message":"No such container: hold-x"}"#).await;
+    let conflict =
+        r#"{"message":"Conflict. The container name \"/hold-x\" is already in use by container \"c9\"."}"#;
+    answer(&server, "/containers/create", 409, conflict).await;
+    let error = engine(&server).anchor("hold-x", &ImageId("sha256:aa".into()), "shop").await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
+    assert!(text.ends_with("(another agent may be at work on this project)"), "{text}");
 }
 
 #[test]
