@@ -82,6 +82,20 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
 }
 
 #[test]
+fn a_container_that_falls_ill_again_soon_after_each_restart_is_given_up() {
+    let mut world = World::new("relapse");
+    world.push("web", &Image::relapsing("v1"));
+    world.service("web", "web", &["stop_grace_period: 1s"]);
+    world.project.up();
+    let agent = healer(&world, &[("heal_max_restarts", 2.into())]);
+    agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
+    for kind in [Kind::RESTARTING, Kind::RESTARTED, Kind::RESTART_FAILED] {
+        assert_eq!(agent.entries(&kind).len(), 2, "{kind}: {:#?}", agent.audit());
+    }
+    assert_eq!(agent.service("web").status, StatusValue::Exhausted);
+}
+
+#[test]
 fn without_auto_heal_it_is_said_and_left_alone() {
     let (world, _) = World::with_web("report");
     let agent = world.agent();

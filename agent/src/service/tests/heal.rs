@@ -234,6 +234,8 @@ fn one_well_container_does_not_hide_an_unwell_one() {
     story.at(5).look(&[&well, &with_health("b", HealthState::Healthy)]);
     assert_eq!(story.kinds(), [Kind::HEALTHY]);
     assert_eq!(story.status(), StatusValue::Ok);
+    story.at(8).look(&[&well, &sick]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY], "nothing was restarted that could have failed");
 }
 
 #[test]
@@ -358,4 +360,103 @@ fn a_shutdown_soon_after_a_restart_is_no_failure_of_the_restart() {
     assert_eq!(story.at(66).look(&[&ended]).restarts(), ["web"]);
     let kinds = story.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
+}
+
+/// A container that is well for some seconds after each restart, and how the story of its next restart goes.
+fn restarted_and_well(story: &mut Story, second: i64) -> Container {
+    assert_eq!(story.at(second).restarts(), ["a"]);
+    let well = Container { started_at: story.seconds(second + 1), ..with_health("a", HealthState::Healthy) };
+    story.at(second + 2).look(&[&well]);
+    well
+}
+
+#[test]
+fn a_container_that_is_well_for_some_seconds_after_each_restart_is_given_up_in_the_end() {
+    for cooldown in [1, 5, 3600] {
+        let mut story = Story::of(ServiceConfig { heal_cooldown: Duration::from_secs(cooldown), ..config() });
+        let cooldown = i64::try_from(cooldown).unwrap();
+        let mut sick = with_health("a", HealthState::Unhealthy);
+        let mut second = 0;
+        let mut kinds = Vec::new();
+        for round in 1..=3 {
+            story.at(second).look(&[&sick]);
+            kinds.extend(story.kinds());
+            let well = restarted_and_well(&mut story, second);
+            assert_eq!(story.kinds(), [Kind::RESTARTING, Kind::RESTARTED], "said at once, round {round}");
+            assert_eq!(story.status(), StatusValue::Ok);
+            assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, round - 1);
+            sick.started_at = well.started_at;
+            story.at(second + 30).look(&[&sick]);
+            kinds.extend(story.kinds());
+            second += cooldown.max(31);
+        }
+        assert_eq!(story.at(second + 10_000).look(&[&sick]).restarts(), [""; 0]);
+        kinds.extend(story.kinds());
+        let failed = [Kind::UNHEALTHY, Kind::RESTART_FAILED];
+        let told = [&[Kind::UNHEALTHY][..], &failed, &failed, &failed, &[Kind::EXHAUSTED]].concat();
+        assert_eq!(kinds, told, "cooldown {cooldown}");
+        assert_eq!(story.status(), StatusValue::Exhausted);
+        assert_eq!(story.service.durable().totals.failures, 3);
+    }
+}
+
+#[test]
+fn a_restart_that_helped_for_long_is_no_failure_when_it_falls_ill_again() {
+    let mut story = Story::of(config());
+    let mut second = 0;
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for _ in 0..10 {
+        story.at(second).look(&[&sick]);
+        let well = restarted_and_well(&mut story, second);
+        let wake = story.service.wake_at(story.now, true).unwrap();
+        // A cooldown, and what its health check takes to notice that it is unwell.
+        assert_eq!(wake, story.now + Duration::from_mins(1) + well.health_timing.unwrap().budget());
+        sick.started_at = well.started_at;
+        story.now = wake;
+        story.look(&[&well]);
+        assert_eq!(story.service.durable().patients.len(), 0, "nothing is left to remember");
+        second += 100;
+    }
+    let kinds = story.kinds();
+    assert!(!kinds.contains(&Kind::RESTART_FAILED) && !kinds.contains(&Kind::EXHAUSTED), "{kinds:?}");
+}
+
+#[test]
+fn a_restart_that_helped_late_is_one_failure_and_does_not_start_the_count_over() {
+    let mut story = Story::of(config());
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for second in [0, 60] {
+        assert_eq!(story.at(second).look(&[&sick]).restarts(), ["a"]);
+        sick.started_at = story.seconds(second + 1);
+        story.at(second + 10).look(&[&sick]);
+        let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+        story.at(second + 20).look(&[&well]).at(second + 40).look(&[&sick]);
+        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY, Kind::UNHEALTHY];
+        assert_eq!(story.kinds()[usize::from(second == 0)..], kinds);
+    }
+    assert_eq!(story.at(120).restarts(), ["a"]);
+    sick.started_at = story.seconds(121);
+    story.at(130).look(&[&sick]);
+    assert_eq!(story.kinds(), [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::EXHAUSTED]);
+    // Well by itself: whoever mended it has the healer again.
+    story
+        .at(140)
+        .look(&[&Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) }]);
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::HEALTHY], StatusValue::Ok));
+    assert_eq!(story.at(190).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
+fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
+    let mut story = Story::of(config());
+    let sick = with_health("a", HealthState::Unhealthy);
+    story.look(&[&sick]);
+    let well = restarted_and_well(&mut story, 0);
+    story.at(10).event("id-a", Happening::Stop).fact(Fact::EngineGap);
+    let ended = Container { finished_at: story.seconds(10), started_at: well.started_at, ..exited("a", 0) };
+    story.at(11).look(&[&ended]).at(61).look(&[&ended]);
+    restarted_and_well(&mut story, 61);
+    let kinds = story.kinds();
+    assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
+    assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
 }
