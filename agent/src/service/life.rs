@@ -17,6 +17,7 @@ impl Service {
     pub(super) fn looked(
         &mut self,
         result: Result<Vec<Container>, EngineError>,
+        meddled: bool,
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
@@ -54,7 +55,7 @@ impl Service {
                 Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
             }
         }
-        if self.durable.deployment.is_none() {
+        if self.durable.deployment.is_none() && !meddled {
             self.heal(&containers, now, entries);
         }
         self.containers = Some(containers);

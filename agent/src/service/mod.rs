@@ -360,10 +360,10 @@ impl Service {
                     self.check_asked |= asked;
                 }
             }
-            Fact::Looked { generation, result } => {
+            Fact::Looked { generation, meddled, result } => {
                 self.looking = false;
                 if generation == self.generation {
-                    self.looked(result, now, &mut entries);
+                    self.looked(result, meddled, now, &mut entries);
                 } else {
                     self.look_at = Some(now);
                 }

@@ -69,7 +69,7 @@ impl Story {
     fn look(&mut self, containers: &[&Container]) -> &mut Self {
         let generation = self.service.generation;
         let result = Ok(containers.iter().map(|c| (*c).clone()).collect());
-        self.fact(Fact::Looked { generation, result })
+        self.fact(Fact::Looked { generation, meddled: false, result })
     }
 
     fn event(&mut self, id: &str, what: Happening) -> &mut Self {

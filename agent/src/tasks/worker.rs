@@ -65,17 +65,61 @@ pub struct World {
     pub engine_slots: Arc<Semaphore>,
 }
 
-/// The right to work on a compose project.
-type Lease = OwnedMutexGuard<()>;
-
 /// One lock per compose project (DECISIONS 4: one deploy at a time per project).
 #[derive(Clone, Default)]
-pub struct Projects(Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>);
+pub struct Projects(Arc<Mutex<HashMap<String, ProjectLock>>>);
 
 impl Projects {
-    fn lock(&self, project: &str) -> Arc<AsyncMutex<()>> {
+    fn lock(&self, project: &str) -> ProjectLock {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         locks.entry(project.to_owned()).or_default().clone()
+    }
+}
+
+/// The lock of one project.
+#[derive(Clone, Default)]
+struct ProjectLock {
+    lock: Arc<AsyncMutex<()>>,
+    /// Changes whenever it is taken or given back; odd while it is taken.
+    turn: Arc<watch::Sender<u64>>,
+}
+
+impl ProjectLock {
+    fn try_take(&self) -> Option<Lease> {
+        self.lock.clone().try_lock_owned().ok().map(|guard| Lease::new(guard, self.turn.clone()))
+    }
+
+    async fn take(self) -> Lease {
+        Lease::new(self.lock.lock_owned().await, self.turn)
+    }
+
+    fn turn(&self) -> u64 {
+        *self.turn.borrow()
+    }
+
+    /// Until nobody has it.
+    async fn is_free(self) {
+        // Its sender is right here.
+        let _ = self.turn.subscribe().wait_for(|turn| turn % 2 == 0).await;
+    }
+}
+
+/// The right to work on a compose project.
+struct Lease {
+    _guard: OwnedMutexGuard<()>,
+    turn: Arc<watch::Sender<u64>>,
+}
+
+impl Lease {
+    fn new(guard: OwnedMutexGuard<()>, turn: Arc<watch::Sender<u64>>) -> Self {
+        turn.send_modify(|turn| *turn += 1);
+        Self { _guard: guard, turn }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.turn.send_modify(|turn| *turn += 1);
     }
 }
 
@@ -113,6 +157,8 @@ pub fn state_key(service: &str) -> String {
 enum Done {
     Fact(Fact),
     Lease(Lease),
+    /// The others are done with its project.
+    Free,
 }
 
 /// Time that a step under way gets when the program stops; what is longer is left to the journal.
@@ -135,6 +181,7 @@ pub struct Worker {
     pulled: Arc<watch::Sender<Pulled>>,
     lease: Option<Lease>,
     waits_for_lease: bool,
+    waits_for_others: bool,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<()>>,
     saved: Durable,
@@ -169,6 +216,7 @@ impl Worker {
             pulled: Arc::new(watch::Sender::new(Pulled::default())),
             lease: None,
             waits_for_lease: false,
+            waits_for_others: false,
             cycle: None,
             waiting: Vec::new(),
             saved,
@@ -260,11 +308,19 @@ impl Worker {
                 }
                 .boxed()
             }
-            Action::Look { generation, members } => async move {
-                let result = world.engine.containers(&members).await;
-                Done::Fact(Fact::Looked { generation, result })
+            Action::Look { generation, members } => {
+                let project = self.service.config().compose_project.as_ref();
+                // Its own lease outlasts its looks.
+                let others = project.filter(|_| self.lease.is_none()).map(|name| world.projects.lock(name));
+                let turn = others.as_ref().map(ProjectLock::turn);
+                async move {
+                    let result = world.engine.containers(&members).await;
+                    let meddled = turn.is_some_and(|turn| turn % 2 == 1)
+                        || turn != others.as_ref().map(ProjectLock::turn);
+                    Done::Fact(Fact::Looked { generation, meddled, result })
+                }
+                .boxed()
             }
-            .boxed(),
             Action::Restart { name, id } => async move {
                 let result = world.engine.restart(&id).await;
                 Done::Fact(Fact::Restarted { name, result })
@@ -319,7 +375,15 @@ impl Worker {
                 let now = self.now();
                 self.service.plan_anew(now);
             }
+            Done::Free => {
+                self.waits_for_others = false;
+                let now = self.now();
+                self.service.look(now);
+            }
             Done::Fact(fact) => {
+                if let Fact::Looked { meddled: true, .. } = &fact {
+                    self.look_when_free();
+                }
                 let checked = matches!(fact, Fact::Checked { .. });
                 if let Fact::Checked { result: Err(fault), .. } = &fact {
                     let (CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault;
@@ -410,12 +474,23 @@ impl Worker {
             return;
         }
         let lock = self.world.projects.lock(&project);
-        if let Ok(lease) = lock.clone().try_lock_owned() {
+        if let Some(lease) = lock.try_take() {
             self.lease = Some(lease);
         } else {
             self.waits_for_lease = true;
-            self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
+            self.running.push(async move { Done::Lease(lock.take().await) }.boxed());
         }
+    }
+
+    /// What was seen while somebody else worked on the project says nothing about the health of its containers.
+    fn look_when_free(&mut self) {
+        let Some(project) = &self.service.config().compose_project else { return };
+        if self.waits_for_others {
+            return;
+        }
+        let lock = self.world.projects.lock(project);
+        self.waits_for_others = true;
+        self.running.push(lock.is_free().map(|()| Done::Free).boxed());
     }
 
     /// Whether nobody else works on its project. A service without one has only itself.

@@ -460,3 +460,19 @@ fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
     assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
 }
+
+#[test]
+fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_illness() {
+    let mut story = Story::of(config());
+    let (sick, down) = (with_health("a", HealthState::Unhealthy), exited("b", 1));
+    let generation = story.service.generation;
+    for second in [0, 10, 20] {
+        let result = Ok(vec![sick.clone(), down.clone()]);
+        story.at(second).fact(Fact::Looked { generation, meddled: true, result });
+        assert_eq!(story.restarts(), [""; 0]);
+    }
+    assert_eq!(story.kinds(), []);
+    assert_eq!(story.status(), StatusValue::Unhealthy, "it is shown all the same");
+    story.at(30).look(&[&sick, &down]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY], "the other one may still be about to be started");
+}
