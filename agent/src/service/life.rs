@@ -308,8 +308,20 @@ impl Service {
         deployment.enter(Phase::Evidence { failure, output }, now);
     }
 
+    /// Whoever was made anew is somebody else: what was done for the container before it has not helped this one.
+    fn discharge_replaced(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let containers = self.containers.as_deref().unwrap_or_default();
+        let kept = |name: &str| {
+            let mut of_name = containers.iter().filter(|container| container.name == name);
+            of_name.any(|container| deployment.before.iter().any(|was| was.id == container.id))
+        };
+        self.durable.patients.retain(|name, _| kept(name));
+    }
+
     /// The new images are proven.
     pub(super) fn passed(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        self.discharge_replaced();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Release, now);
         let moves = deployment.moves.clone();

@@ -476,3 +476,47 @@ fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_
     story.at(30).look(&[&sick, &down]);
     assert_eq!(story.kinds(), [Kind::UNHEALTHY], "the other one may still be about to be started");
 }
+
+/// Does the steps of the deployment of image `two` until its probation.
+fn deploys(story: &mut Story, containers: &[&Container]) {
+    let two = ImageId("sha256:two".into());
+    while let Some(action) = story.act() {
+        let Action::Step(step) = action else { panic!("expected steps only, got {action:?}") };
+        story.fact(Fact::Stepped(match step {
+            Step::Hold { .. } => StepResult::Held { missing: Vec::new() },
+            Step::Pull { .. } => StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())] },
+            Step::Start { .. } => StepResult::Started {
+                up: Ok(String::new()),
+                containers: containers.iter().map(|c| (*c).clone()).collect(),
+            },
+            Step::Release { .. } => StepResult::Released,
+            other => panic!("{other:?}"),
+        }));
+    }
+}
+
+#[test]
+fn an_update_ends_the_treatment_of_the_containers_that_it_replaced_and_of_no_others() {
+    let mut story = Story::of(config());
+    let sick = ["web", "other"].map(|name| Container {
+        config_image: if name == "web" { IMAGE.into() } else { "localhost:5000/other:1".into() },
+        ..with_health(name, HealthState::Unhealthy)
+    });
+    assert_eq!(story.look(&[&sick[0], &sick[1]]).restarts(), ["other", "web"]);
+    story.kinds();
+    let one = local("sha256:one", &['1']);
+    story.at(1).check(observed('2', std::slice::from_ref(&one), &[&sick[0], &sick[1]]));
+    let new = Container {
+        id: "id-of-the-new-one".into(),
+        image: ImageId("sha256:two".into()),
+        started_at: story.seconds(2),
+        ..with_health("web", HealthState::Healthy)
+    };
+    deploys(&mut story, &[&new, &sick[1]]);
+    story.at(2).look(&[&new, &sick[1]]).at(30).look(&[&new, &sick[1]]);
+    deploys(&mut story, &[]);
+    story.at(31).look(&[&new, &sick[1]]);
+    assert_eq!(story.kinds(), [Kind::UPDATED, Kind::RESTART_FAILED], "not that a restart of web helped");
+    let treated: Vec<&String> = story.service.durable().patients.keys().collect();
+    assert_eq!(treated, ["other"]);
+}
