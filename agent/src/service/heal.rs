@@ -38,6 +38,8 @@ const LOOP_COUNT: u64 = 5;
 
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
+/// Exit codes of a process that was ended by KILL or TERM, which is how a stop ends one.
+const ENDED_BY_SIGNAL: [i64; 2] = [137, 143];
 /// What a stop may take beyond the container's own time for it.
 const STOP_SLACK: Duration = Duration::from_secs(5);
 
@@ -62,6 +64,11 @@ pub struct Patient {
 }
 
 impl Patient {
+    /// Whether nothing is known to be wrong with it.
+    fn is_unsuspected(&self) -> bool {
+        self.illness.is_none() && self.watched_since.is_none()
+    }
+
     /// Whether the healer is at work on it.
     pub fn is_in_treatment(&self) -> bool {
         let ill = self.illness.as_ref().is_some_and(|illness| illness.said);
@@ -133,6 +140,19 @@ pub(super) struct Healer {
     windows: BTreeMap<String, (Timestamp, u64)>,
     /// What would help those that the last look found unwell, by name.
     cures: BTreeMap<String, Cure>,
+    /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
+    deaf_until: Option<Timestamp>,
+    /// Containers whose end is of unknown cause and was said to be, by ID.
+    unknown: BTreeSet<String>,
+}
+
+/// How containers ended, as far as it was told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends<'a> {
+    /// Exit codes of those whose end was told, by ID. Who asked for it is told before that.
+    pub told: &'a BTreeMap<String, i64>,
+    /// Who told containers to stop.
+    pub stops: Stops<'a>,
 }
 
 /// Who told containers to stop.
@@ -209,7 +229,7 @@ impl Healer {
         &mut self,
         patients: &mut BTreeMap<String, Patient>,
         containers: &[Container],
-        stops: Stops<'_>,
+        ends: Ends<'_>,
         restarting: &BTreeSet<String>,
         config: &ServiceConfig,
         now: Timestamp,
@@ -220,13 +240,20 @@ impl Healer {
         patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
         // One that is being restarted looks stopped on purpose in between, and so it is: by us.
         for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
-            let condition = self.condition(container, stops, now);
+            let known = patients.get(&container.name);
+            let mut condition = self.condition(container, ends.stops, now);
+            if known.is_none_or(Patient::is_unsuspected)
+                && matches!(condition, Condition::Ill { ailment: Ailment::Down, .. })
+                && self.is_of_unknown_cause(container, ends.told)
+            {
+                condition = Condition::Resting;
+                self.say_unknown(container, config, now, &mut findings);
+            }
             if matches!(condition, Condition::Ill { .. })
                 && let Some(cure) = cure(container, config)
             {
                 self.cures.insert(container.name.clone(), cure);
             }
-            let known = patients.get(&container.name);
             if known.is_none() && !matches!(condition, Condition::Ill { .. }) {
                 continue;
             }
@@ -300,6 +327,41 @@ impl Healer {
                     Condition::Resting
                 }
             }
+        }
+    }
+
+    /// The agent begins to listen now. What ended before, as it does when it is told to stop, and of which the
+    /// engine does not tell any more, may have been stopped by a person.
+    pub(super) fn deaf_until(&mut self, now: Timestamp) {
+        self.deaf_until = Some(now);
+    }
+
+    fn is_of_unknown_cause(&self, container: &Container, told: &BTreeMap<String, i64>) -> bool {
+        container.state == State::Exited
+            && !container.oom_killed
+            && ENDED_BY_SIGNAL.contains(&container.exit_code)
+            && !told.contains_key(&container.id)
+            && container.finished_at.is_some_and(|end| self.deaf_until.is_some_and(|until| end < until))
+    }
+
+    /// Once, in the log: nothing happened that anybody must be told of. The engine may still be telling.
+    fn say_unknown(
+        &mut self,
+        container: &Container,
+        config: &ServiceConfig,
+        now: Timestamp,
+        findings: &mut Findings,
+    ) {
+        let told_by = self.deaf_until.map_or(now, |until| until + SETTLE_END);
+        if now < told_by {
+            later(&mut findings.look_at, told_by);
+        } else if self.unknown.insert(container.id.clone()) {
+            tracing::warn!(
+                service = config.name,
+                container = container.name,
+                "it ended with code {} while the agent was away, and nothing tells whether a person stopped it; it is left alone",
+                container.exit_code
+            );
         }
     }
 

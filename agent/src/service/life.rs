@@ -260,8 +260,9 @@ impl Service {
         durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         let stops = heal::Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
+        let ends = heal::Ends { told: &self.exits, stops };
         let patients = &mut durable.patients;
-        let found = self.healer.look(patients, containers, stops, &self.restarting, &self.config, now);
+        let found = self.healer.look(patients, containers, ends, &self.restarting, &self.config, now);
         durable.totals.failures += found.failures;
         entries.extend(found.entries);
         if let Some(at) = found.look_at {

@@ -93,6 +93,8 @@ pub struct Durable {
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
     pub engine_stops: StopTimes,
+    /// The machine's boot in which the agent was started last; empty before the first.
+    pub boot: String,
     /// How it was when the agent was stopped; over once that was compared with what is there now.
     pub left: Option<boot::Left>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
@@ -202,6 +204,7 @@ impl Service {
             last_check: None,
             gauges: alert::Gauges::default(),
         };
+        service.arrive(now);
         let mut entries = Vec::new();
         if let Some(deployment) = &service.durable.deployment {
             let images = match &deployment.moves[..] {

@@ -321,12 +321,51 @@ fn what_the_machines_shutdown_ended_is_started_again_and_what_a_person_stopped_i
         let stopped = ended(&story, "stopped", 0, 5);
         story.at(10).look(&[&running("web"), &running("crashed"), &stopped]);
         comes_back(&mut story, boot);
+        story.event("id-crashed", Happening::Die { exit_code: 137 });
         let (web, crashed) = (ended(&story, "web", 0, 20), ended(&story, "crashed", 137, 20));
         let there = [&web, &crashed, &stopped];
         assert_eq!(story.at(60).look(&there).restarts(), [""; 0]);
         let mut names = story.at(66).look(&there).restarts();
         names.sort();
         assert_eq!(names, restarted, "boot {boot}");
+    }
+}
+
+#[test]
+fn what_ended_as_if_stopped_while_the_agent_was_away_and_nobody_tells_of_is_left_alone_in_the_same_boot() {
+    let stories = [
+        // Exit code, whether it ran out of memory, boot, whether its end is told; whether it is healed.
+        (137, false, "one", false, false),
+        (143, false, "one", false, false),
+        (137, false, "one", true, true),
+        (137, true, "one", false, true),
+        (1, false, "one", false, true),
+        (143, false, "two", false, true),
+    ];
+    for (code, oom_killed, boot, told, healed) in stories {
+        let mut story = Story::of(config());
+        story.at(10).look(&[&running("a")]);
+        // Killed: it does not say what it left.
+        let durable = story.service.durable().clone();
+        story.at(60);
+        story.service = Service::new(story.service.config.clone(), durable, boot.into(), story.now).0;
+        let ended = Container { finished_at: story.seconds(20), oom_killed, ..exited("a", code) };
+        assert_eq!(story.look(&[&ended]).restarts(), [""; 0]);
+        if told {
+            story.event("id-a", Happening::Die { exit_code: code });
+        }
+        assert_eq!(story.at(61).look(&[&ended]).restarts(), [""; 0]);
+        assert_eq!(
+            story.at(63).look(&[&ended]).restarts().len(),
+            usize::from(healed),
+            "{code} {boot} {told}"
+        );
+        assert_eq!(story.kinds().is_empty(), !healed);
+        // It is treated again from the next run on.
+        let again = Container { started_at: story.seconds(70), ..running("a") };
+        let crashed = Container { started_at: again.started_at, finished_at: story.seconds(200), ..ended };
+        story.at(70).look(&[&again]).at(200).look(&[&again]).look(&[&crashed]);
+        assert_eq!(story.at(203).look(&[&crashed]).restarts(), ["a"], "{code} {boot} {told}");
     }
 }
 
