@@ -185,6 +185,8 @@ impl Service {
         self.durable.given_up = false;
         let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
         self.durable.deployment = Some(Deployment {
+            project: self.project(),
+            grace: self.config.health_grace,
             begun: now,
             moves,
             pins,

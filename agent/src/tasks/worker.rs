@@ -23,6 +23,7 @@ use crate::config::ServiceConfig;
 use crate::image::{Digest, Reference};
 use crate::ports::{Compose, Engine, Pulled, Registry, Urgency};
 use crate::service::action::Action;
+use crate::service::boot::Occasion;
 use crate::service::fact::{Answer, Ask, CheckFault, Fact};
 use crate::service::status::Snapshot;
 use crate::service::{Durable, Service};
@@ -133,6 +134,8 @@ pub enum Command {
     Look,
     /// Something happened.
     Fact(Fact),
+    /// The service is configured no more: end as soon as no deployment is under way. Answers whether one is.
+    Retire(oneshot::Sender<bool>),
     /// Whoever watches over the program wants to know whether the worker still works.
     Ping(oneshot::Sender<()>),
 }
@@ -156,7 +159,7 @@ pub fn state_key(service: &str) -> String {
 /// What ended inside a worker.
 enum Done {
     Fact(Fact),
-    Lease(Lease),
+    Lease(String, Lease),
     /// The others are done with its project.
     Free,
 }
@@ -179,9 +182,11 @@ pub struct Worker {
     snapshot: watch::Sender<Arc<Snapshot>>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     pulled: Arc<watch::Sender<Pulled>>,
-    lease: Option<Lease>,
+    /// Its project's name, and the right to work on it.
+    lease: Option<(String, Lease)>,
     waits_for_lease: bool,
     waits_for_others: bool,
+    retires: bool,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<()>>,
     saved: Durable,
@@ -199,11 +204,12 @@ impl Worker {
         durable: Durable,
         world: World,
         blocked_elsewhere: BlockedElsewhere,
+        occasion: Occasion,
     ) -> (Self, Handle) {
         let saved = durable.clone();
         let last_seen = (world.clock.now(), Instant::now());
         let (service, said_first) =
-            Service::new(config.clone(), durable, world.boot.clone(), world.clock.now());
+            Service::new(config.clone(), durable, world.boot.clone(), occasion, world.clock.now());
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(Pulled::default())));
         let mut worker = Self {
@@ -217,6 +223,7 @@ impl Worker {
             lease: None,
             waits_for_lease: false,
             waits_for_others: false,
+            retires: false,
             cycle: None,
             waiting: Vec::new(),
             saved,
@@ -233,14 +240,18 @@ impl Worker {
         let first = std::mem::take(&mut self.said_first);
         self.settle(first).await;
         loop {
+            if self.retires && self.service.durable().deployment.is_none() {
+                break;
+            }
             self.act().await;
             self.publish();
             let wake = self.wake_in();
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(done) = self.running.next(), if !self.running.is_empty() => self.done(done).await,
-                command = self.inbox.recv() => match command {
+                command = self.inbox.recv(), if !self.is_let_go() => match command {
                     Some(command) => self.command(command).await,
+                    None if self.retires => {}
                     None => break,
                 },
                 () = sleep_for(wake), if wake.is_some() => {}
@@ -260,6 +271,11 @@ impl Worker {
         }
         self.service.leave();
         self.save().await;
+    }
+
+    /// Whether nobody is left who could tell it anything.
+    fn is_let_go(&self) -> bool {
+        self.retires && self.inbox.is_closed()
     }
 
     /// Begins everything that is to be done now.
@@ -309,7 +325,7 @@ impl Worker {
                 .boxed()
             }
             Action::Look { generation, members } => {
-                let project = self.service.config().compose_project.as_ref();
+                let project = self.service.project_name();
                 // Its own lease outlasts its looks.
                 let others = project.filter(|_| self.lease.is_none()).map(|name| world.projects.lock(name));
                 let turn = others.as_ref().map(ProjectLock::turn);
@@ -361,6 +377,11 @@ impl Worker {
                 let entries = self.service.apply(fact, now);
                 self.settle(entries).await;
             }
+            Command::Retire(reply) => {
+                self.retires = true;
+                // Whoever does not wait for the answer learns of the end.
+                let _ = reply.send(self.service.durable().deployment.is_some());
+            }
             Command::Ping(reply) => {
                 let _ = reply.send(());
             }
@@ -369,8 +390,8 @@ impl Worker {
 
     async fn done(&mut self, done: Done) {
         match done {
-            Done::Lease(lease) => {
-                self.lease = Some(lease);
+            Done::Lease(project, lease) => {
+                self.lease = Some((project, lease));
                 self.waits_for_lease = false;
                 let now = self.now();
                 self.service.plan_anew(now);
@@ -469,22 +490,24 @@ impl Worker {
             self.lease = None;
             return;
         }
-        let Some(project) = self.service.config().compose_project.clone() else { return };
+        let Some(project) = self.service.project_name().map(str::to_owned) else { return };
+        // One whose project was changed in the file goes on to it when it is done with the one before.
+        self.lease.take_if(|(leased, _)| *leased != project);
         if self.lease.is_some() || self.waits_for_lease {
             return;
         }
         let lock = self.world.projects.lock(&project);
         if let Some(lease) = lock.try_take() {
-            self.lease = Some(lease);
+            self.lease = Some((project, lease));
         } else {
             self.waits_for_lease = true;
-            self.running.push(async move { Done::Lease(lock.take().await) }.boxed());
+            self.running.push(async move { Done::Lease(project, lock.take().await) }.boxed());
         }
     }
 
     /// What was seen while somebody else worked on the project says nothing about the health of its containers.
     fn look_when_free(&mut self) {
-        let Some(project) = &self.service.config().compose_project else { return };
+        let Some(project) = self.service.project_name() else { return };
         if self.waits_for_others {
             return;
         }
@@ -495,7 +518,7 @@ impl Worker {
 
     /// Whether nobody else works on its project. A service without one has only itself.
     fn is_leased(&self) -> bool {
-        self.lease.is_some() || self.service.config().compose_project.is_none()
+        self.lease.is_some() || self.service.project_name().is_none()
     }
 
     fn publish(&self) {
