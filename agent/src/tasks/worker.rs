@@ -99,7 +99,7 @@ impl ProjectLock {
     }
 
     /// Until nobody has it.
-    async fn is_free(self) {
+    async fn freed(self) {
         // Its sender is right here.
         let _ = self.turn.subscribe().wait_for(|turn| turn % 2 == 0).await;
     }
@@ -513,7 +513,7 @@ impl Worker {
         }
         let lock = self.world.projects.lock(project);
         self.waits_for_others = true;
-        self.running.push(lock.is_free().map(|()| Done::Free).boxed());
+        self.running.push(lock.freed().map(|()| Done::Free).boxed());
     }
 
     /// Whether nobody else works on its project. A service without one has only itself.
