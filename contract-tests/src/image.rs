@@ -111,6 +111,12 @@ impl Image {
         Self::turning(version, "[ $n -le 2 ]")
     }
 
+    /// Is healthy at first in each run, then unhealthy.
+    pub fn relapsing(version: &str) -> Self {
+        let health = Self::turning(version, "[ $n -le 4 ]").health;
+        Self { health, ..Self::shell(version, &format!("echo 0 >/tmp/n; {SERVE}")) }
+    }
+
     /// Healthy while `condition` holds for the number of the probe.
     fn turning(version: &str, condition: &str) -> Self {
         let probe = format!("n=$(($(cat /tmp/n 2>/dev/null || echo 0) + 1)); echo $n >/tmp/n; {condition}");

@@ -82,6 +82,45 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
 }
 
 #[test]
+fn a_container_that_falls_ill_again_soon_after_each_restart_is_given_up() {
+    let mut world = World::new("relapse");
+    world.push("web", &Image::relapsing("v1"));
+    world.service("web", "web", &["stop_grace_period: 1s"]);
+    world.project.up();
+    let agent = healer(&world, &[("heal_max_restarts", 2.into())]);
+    agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
+    for kind in [Kind::RESTARTING, Kind::RESTARTED, Kind::RESTART_FAILED] {
+        assert_eq!(agent.entries(&kind).len(), 2, "{kind}: {:#?}", agent.audit());
+    }
+    assert_eq!(agent.service("web").status, StatusValue::Exhausted);
+}
+
+#[test]
+fn the_probation_of_one_service_makes_no_patients_of_another_one_of_its_project() {
+    let mut world = World::new("siblings");
+    for service in ["web", "api"] {
+        world.push(service, &Image::good("v1"));
+        world.service(service, service, &["stop_grace_period: 1s"]);
+    }
+    world.project.up();
+    let entries = ["web", "api"].map(|service| {
+        let mut entry = world.entry(service, &[&format!("{service}:latest")]);
+        entry["auto_heal"] = true.into();
+        entry
+    });
+    let agent = world.agent_for(&entries);
+    world.push("web", &Image::unhealthy("v2"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    // What falls ill afterwards is seen again by both.
+    world.crash(&["web"]);
+    agent.wait_entry(LONG, &Kind::DIED, 2);
+    assert_eq!(agent.entries(&Kind::UNHEALTHY), []);
+    let told: Vec<String> = agent.entries(&Kind::DIED).into_iter().map(|entry| entry.service).collect();
+    assert!(["web", "api"].iter().all(|service| told.contains(&(*service).to_owned())), "{told:?}");
+}
+
+#[test]
 fn without_auto_heal_it_is_said_and_left_alone() {
     let (world, _) = World::with_web("report");
     let agent = world.agent();

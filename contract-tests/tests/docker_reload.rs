@@ -49,6 +49,63 @@ fn a_deployment_that_compose_is_busy_with_outlives_a_reload_that_changes_its_ser
     goes_on_when_changed("reload-s", "start");
 }
 
+/// A bad image is on probation, and the file says something else by then.
+fn reloaded_on_probation(world: &World, change: impl FnOnce(&mut Value)) -> Agent {
+    let mut agent = world.agent();
+    world.push("web", &Image::unhealthy("v2"));
+    agent.trigger("web");
+    agent.wait_step("probation", 1);
+    agent.reload(change);
+    agent.wait_entry(LONG, &Kind::CONFIG_RELOADED, 1);
+    agent
+}
+
+fn rename(config: &mut Value) {
+    config["services"][0]["name"] = "shop".into();
+}
+
+#[track_caller]
+fn assert_undone_by_web(world: &World, agent: &Agent) {
+    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    assert_eq!(entry.service, "web", "{entry:#?}");
+    agent.wait_done(1);
+    world.assert_runs("web", "v1");
+    world.assert_tidy();
+}
+
+#[test]
+fn a_bad_image_on_probation_is_undone_when_its_service_is_renamed_meanwhile() {
+    let (world, _) = World::with_web("rename");
+    let agent = reloaded_on_probation(&world, rename);
+    assert_undone_by_web(&world, &agent);
+    assert_eq!(agent.entries(&Kind::RESUMED), [], "nobody was interrupted");
+    agent.wait_first_poll();
+    let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["shop"]);
+}
+
+#[test]
+fn a_bad_image_on_probation_is_undone_when_its_service_is_renamed_and_the_agent_is_killed() {
+    let (world, _) = World::with_web("orphan");
+    let mut agent = reloaded_on_probation(&world, rename);
+    agent.kill9(false);
+    agent.restart();
+    assert_undone_by_web(&world, &agent);
+}
+
+#[test]
+fn a_bad_image_on_probation_is_undone_in_the_project_that_the_file_named_when_it_was_deployed() {
+    let (world, _) = World::with_web("moved");
+    let elsewhere = format!("{}-elsewhere", world.project.name);
+    let agent = reloaded_on_probation(&world, |config| {
+        config["services"][0]["compose_project"] = elsewhere.clone().into();
+    });
+    assert_undone_by_web(&world, &agent);
+    let resumed = agent.wait_entry(LONG, &Kind::RESUMED, 1);
+    assert!(resumed.reason.as_deref().is_some_and(|why| why.contains("configuration")), "{resumed:#?}");
+    assert_eq!(world.engine.containers(&elsewhere).len(), 0);
+}
+
 #[test]
 fn a_deployment_does_not_even_notice_a_reload_that_is_about_others() {
     let (world, _) = World::with_web("reload-o");

@@ -89,14 +89,14 @@ fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_wi
     }
     assert_cooled(&agent, 20);
     asker.assert_answered(&[200]);
-    for kind in [Kind::RESTART_FAILED, Kind::EXHAUSTED] {
-        assert_eq!(agent.entries(&kind), [], "{kind}");
-    }
+    // Who crashes again as soon as it is well was not helped for long.
+    assert_each(&agent, &Kind::RESTART_FAILED, &containers, 1);
+    assert_eq!(agent.entries(&Kind::EXHAUSTED), []);
     for view in world.project.containers() {
         assert_eq!(view.state, "running", "{view:#?}");
     }
     let service = agent.service("web");
-    assert_eq!((service.restarts_total, service.restart_failures), (2 * STORM as u64, 0), "{service:#?}");
+    assert_eq!((service.restarts_total, service.restart_failures), (2 * STORM as u64, 1), "{service:#?}");
     assert!(matches!(service.status, StatusValue::Ok | StatusValue::Unknown), "{service:#?}");
 }
 

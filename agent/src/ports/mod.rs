@@ -383,7 +383,7 @@ pub enum Recreate {
 }
 
 /// A compose project as configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Project {
     /// Its name (`-p`).
     pub name: String,

@@ -174,8 +174,13 @@ mod tests {
             heal_cooldown: Duration::from_mins(5),
             heal_max_restarts: 3,
         };
-        let (mut service, _) =
-            Service::new(Arc::new(config), super::super::Durable::default(), "".into(), at(0));
+        let (mut service, _) = Service::new(
+            Arc::new(config),
+            super::super::Durable::default(),
+            "".into(),
+            super::super::boot::Occasion::Start,
+            at(0),
+        );
         service.containers = Some(vec![
             container("a", State::Running),
             container("b", State::Paused),

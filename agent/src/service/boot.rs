@@ -1,14 +1,26 @@
-//! What stopped because the machine went down: an orderly shutdown ends containers as a person would, one by one and
-//! with exit code 0, and the agent is gone by then.
+//! What follows when the agent comes and goes, and the machine with it: which deployment is taken up, and what stopped
+//! because the machine went down. An orderly shutdown ends containers as a person would, one by one and with exit code
+//! 0, and the agent is gone by then.
 
 use std::collections::BTreeSet;
 
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ports::{Container, State};
 
 use super::Service;
+use super::say::names;
+
+/// Why a service begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// The agent was started.
+    Start,
+    /// Its configuration was changed while the agent ran.
+    Reload,
+}
 
 /// How it was when the agent was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +32,56 @@ pub struct Left {
 }
 
 impl Service {
+    /// The agent was started: notes in which boot of the machine, so that it is known even if the agent can't note
+    /// how it was when it is stopped.
+    ///
+    /// A container that ended by a signal while the agent was away, and of whose end the engine does not tell any more
+    /// (it keeps its last 256 events, and none over a restart of its own), may have been stopped by a person, or have
+    /// been killed. In the same boot it is left alone: a person's stop that is undone is worse than a crash that has
+    /// to be started by hand, and is the usual one of the two. In another boot it is started: the machine went down
+    /// meanwhile and ended all that ran, and a service that stays away after a power cut is worse than one that has to
+    /// be stopped twice. (Most of what a power cut ends is told by the engine itself, with code 255.) Where the boot
+    /// can't be known it might always be another one.
+    pub(super) fn arrive(&mut self, occasion: Occasion, now: Timestamp) {
+        let before = std::mem::replace(&mut self.durable.boot, self.boot.to_string());
+        // Who was there already has heard of every stop.
+        let deaf = before.is_empty() || (before == *self.boot && occasion == Occasion::Start);
+        if deaf && !self.boot.is_empty() {
+            self.healer.deaf_until(now);
+        }
+    }
+
+    /// Takes up the deployment that was under way, and says so.
+    pub(super) fn take_up(&mut self, occasion: Occasion, now: Timestamp) -> Vec<AuditEntry> {
+        let Some(deployment) = &self.durable.deployment else { return Vec::new() };
+        if self.project_at_work().is_none() {
+            tracing::warn!(
+                service = self.config.name,
+                "the deployment under way is dropped: its compose project is no longer configured"
+            );
+            self.durable.deployment = None;
+            return Vec::new();
+        }
+        let images = match &deployment.moves[..] {
+            [] => "the project".to_owned(),
+            moves => names(moves),
+        };
+        let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
+        let mut entry = self.entry(now, Kind::RESUMED, Level::Info, message);
+        if let [only] = &deployment.moves[..] {
+            entry.old_digest = only.old_digest.as_ref().map(ToString::to_string);
+            entry.new_digest = Some(only.digest.to_string());
+        }
+        let reason = match occasion {
+            Occasion::Start => "the agent was stopped in the middle of it",
+            Occasion::Reload => "the configuration of the service was changed in the middle of it",
+        };
+        entry.reason = Some(reason.to_owned());
+        // Machine and engine may have been restarted too: bring the project up again, then judge anew.
+        self.interrupted(now);
+        vec![entry]
+    }
+
     /// The agent is being stopped: notes what runs.
     pub fn leave(&mut self) {
         // Before the first look nothing new is known.

@@ -268,6 +268,8 @@ impl Service {
         self.durable.given_up = false;
         let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
         let mut deployment = Deployment {
+            project: self.project(),
+            grace: self.config.health_grace,
             begun: now,
             moves,
             pins,

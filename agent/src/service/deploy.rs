@@ -9,6 +9,8 @@
 //!
 //! Each step may be taken again, so a restart of the agent simply takes the step that the journal names.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -177,6 +179,13 @@ pub(super) fn others(containers: &[Container]) -> Vec<(Reference, ImageId)> {
 pub struct Deployment {
     /// Why.
     pub cause: Cause,
+    /// The project that it is about, whatever the configuration says by now. Journals of older versions do not name
+    /// it: they mean the configured one.
+    #[serde(default)]
+    pub project: Option<Project>,
+    /// `health_grace` when it was begun, in case that its service is configured no more.
+    #[serde(default)]
+    pub grace: Duration,
     /// When it was begun.
     pub begun: Timestamp,
     /// What it changes.

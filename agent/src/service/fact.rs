@@ -23,6 +23,8 @@ pub enum Fact {
     Looked {
         /// As in [`Fact::Checked`].
         generation: u64,
+        /// Another service worked on the same project meanwhile: how the containers are is its business.
+        meddled: bool,
         /// The containers, or why they could not be read.
         result: Result<Vec<Container>, EngineError>,
     },

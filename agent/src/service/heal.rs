@@ -26,7 +26,8 @@ const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
 const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
 /// Whoever starts a container anew may be about to do the same with those that use its network.
 const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
-/// So many restarts by its policy within [`LOOP_WINDOW`] are a loop.
+/// So many restarts by its policy within [`LOOP_WINDOW`] are a loop. What was restarted by the healer and is unwell
+/// again so soon goes round in circles, too, however short the cooldown is.
 const LOOP_RESTARTS: u64 = 3;
 /// Restarts of one service's containers that may be under way at once.
 const MAX_RESTARTING: usize = 8;
@@ -37,6 +38,8 @@ const LOOP_COUNT: u64 = 5;
 
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
+/// Exit codes of a process that was ended by KILL or TERM, which is how a stop ends one.
+const ENDED_BY_SIGNAL: [i64; 2] = [137, 143];
 /// What a stop may take beyond the container's own time for it.
 const STOP_SLACK: Duration = Duration::from_secs(5);
 
@@ -44,7 +47,7 @@ const STOP_SLACK: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Patient {
-    /// Restarts in a row that did not help.
+    /// Restarts in a row that did not help, or not for long.
     pub failures: u32,
     /// When it was restarted last.
     pub last_restart: Option<Timestamp>,
@@ -54,9 +57,18 @@ pub struct Patient {
     pub illness: Option<Illness>,
     /// Begin of the restart whose effect is being watched.
     pub watched_since: Option<Timestamp>,
+    /// Whether its last restart is one of them.
+    pub counted: bool,
+    /// When it was found well after its last restart; over once it stayed so long enough (see [`proven_at`]).
+    pub well_since: Option<Timestamp>,
 }
 
 impl Patient {
+    /// Whether nothing is known to be wrong with it.
+    fn is_unsuspected(&self) -> bool {
+        self.illness.is_none() && self.watched_since.is_none()
+    }
+
     /// Whether the healer is at work on it.
     pub fn is_in_treatment(&self) -> bool {
         let ill = self.illness.as_ref().is_some_and(|illness| illness.said);
@@ -128,6 +140,19 @@ pub(super) struct Healer {
     windows: BTreeMap<String, (Timestamp, u64)>,
     /// What would help those that the last look found unwell, by name.
     cures: BTreeMap<String, Cure>,
+    /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
+    deaf_until: Option<Timestamp>,
+    /// Containers whose end is of unknown cause and was said to be, by ID.
+    unknown: BTreeSet<String>,
+}
+
+/// How containers ended, as far as it was told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends<'a> {
+    /// Exit codes of those whose end was told, by ID. Who asked for it is told before that.
+    pub told: &'a BTreeMap<String, i64>,
+    /// Who told containers to stop.
+    pub stops: Stops<'a>,
 }
 
 /// Who told containers to stop.
@@ -204,7 +229,7 @@ impl Healer {
         &mut self,
         patients: &mut BTreeMap<String, Patient>,
         containers: &[Container],
-        stops: Stops<'_>,
+        ends: Ends<'_>,
         restarting: &BTreeSet<String>,
         config: &ServiceConfig,
         now: Timestamp,
@@ -215,13 +240,20 @@ impl Healer {
         patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
         // One that is being restarted looks stopped on purpose in between, and so it is: by us.
         for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
-            let condition = self.condition(container, stops, now);
+            let known = patients.get(&container.name);
+            let mut condition = self.condition(container, ends.stops, now);
+            if known.is_none_or(Patient::is_unsuspected)
+                && matches!(condition, Condition::Ill { ailment: Ailment::Down, .. })
+                && self.is_of_unknown_cause(container, ends.told)
+            {
+                condition = Condition::Resting;
+                self.say_unknown(container, config, now, &mut findings);
+            }
             if matches!(condition, Condition::Ill { .. })
                 && let Some(cure) = cure(container, config)
             {
                 self.cures.insert(container.name.clone(), cure);
             }
-            let known = patients.get(&container.name);
             if known.is_none() && !matches!(condition, Condition::Ill { .. }) {
                 continue;
             }
@@ -298,6 +330,41 @@ impl Healer {
         }
     }
 
+    /// The agent begins to listen now. What ended before, as it does when it is told to stop, and of which the
+    /// engine does not tell any more, may have been stopped by a person.
+    pub(super) fn deaf_until(&mut self, now: Timestamp) {
+        self.deaf_until = Some(now);
+    }
+
+    fn is_of_unknown_cause(&self, container: &Container, told: &BTreeMap<String, i64>) -> bool {
+        container.state == State::Exited
+            && !container.oom_killed
+            && ENDED_BY_SIGNAL.contains(&container.exit_code)
+            && !told.contains_key(&container.id)
+            && container.finished_at.is_some_and(|end| self.deaf_until.is_some_and(|until| end < until))
+    }
+
+    /// Once, in the log: nothing happened that anybody must be told of. The engine may still be telling.
+    fn say_unknown(
+        &mut self,
+        container: &Container,
+        config: &ServiceConfig,
+        now: Timestamp,
+        findings: &mut Findings,
+    ) {
+        let told_by = self.deaf_until.map_or(now, |until| until + SETTLE_END);
+        if now < told_by {
+            later(&mut findings.look_at, told_by);
+        } else if self.unknown.insert(container.id.clone()) {
+            tracing::warn!(
+                service = config.name,
+                container = container.name,
+                "it ended with code {} while the agent was away, and nothing tells whether a person stopped it; it is left alone",
+                container.exit_code
+            );
+        }
+    }
+
     /// Whether its own restart policy goes round in circles.
     fn loops(&mut self, container: &Container, now: Timestamp) -> bool {
         let window = self.windows.entry(container.id.clone()).or_insert((now, container.restart_count));
@@ -363,6 +430,8 @@ pub(super) fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
 pub(super) fn begin_restart(patient: &mut Patient, now: Timestamp) {
     patient.last_restart = Some(now);
     patient.watched_since = Some(now);
+    patient.counted = false;
+    patient.well_since = None;
 }
 
 /// The engine refused to restart a container: that did not help either.
@@ -374,14 +443,32 @@ pub(super) fn refused(
     now: Timestamp,
 ) -> AuditEntry {
     patient.watched_since = None;
+    patient.illness = Some(Illness { what: why.to_owned(), ended: true, since: now, said: true });
+    in_vain(patient, config, name, "did not help", now)
+}
+
+/// Counts the last restart as one that failed.
+fn in_vain(
+    patient: &mut Patient,
+    config: &ServiceConfig,
+    name: &str,
+    how: &str,
+    now: Timestamp,
+) -> AuditEntry {
     patient.failures += 1;
+    patient.counted = true;
     let message =
-        format!("the restart of {name} did not help ({} of {})", patient.failures, config.heal_max_restarts);
+        format!("the restart of {name} {how} ({} of {})", patient.failures, config.heal_max_restarts);
     let mut entry = AuditEntry::new(now, &config.name, Kind::RESTART_FAILED, Level::Error, message);
     entry.container = Some(name.to_owned());
-    entry.reason = Some(why.to_owned());
-    patient.illness = Some(Illness { what: why.to_owned(), ended: true, since: now, said: true });
+    entry.reason = patient.illness.as_ref().map(|illness| illness.what.clone());
     entry
+}
+
+/// When a container that is well after a restart has stayed so long enough for the restart to count as a success: it
+/// lived through a cooldown, and its own health check had the time to notice a relapse.
+fn proven_at(well_since: Timestamp, budget: Duration, config: &ServiceConfig) -> Timestamp {
+    well_since + config.heal_cooldown.max(config.health_grace).max(LOOP_WINDOW) + budget
 }
 
 /// A person wants another try.
@@ -390,6 +477,7 @@ pub(super) fn forgive(patients: &mut BTreeMap<String, Patient>) {
         patient.failures = 0;
         patient.exhausted = false;
         patient.last_restart = None;
+        patient.well_since = None;
     }
 }
 
@@ -417,9 +505,10 @@ fn visit(
         entry
     };
     let name = &container.name;
+    let budget = container.health_timing.map_or(config.health_grace, |timing| timing.budget());
+    let proven_at = |since: Timestamp| proven_at(since, budget, config);
 
     if let Some(since) = patient.watched_since {
-        let budget = container.health_timing.map_or(config.health_grace, |timing| timing.budget());
         // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
         // new run is judged by how long it lasts itself.
         let run = container.started_at.filter(|start| *start >= since);
@@ -448,7 +537,12 @@ fn visit(
             }
             Some(true) => {
                 let well = matches!(condition, Condition::Well);
-                *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
+                *patient = Patient {
+                    failures: patient.failures,
+                    last_restart: patient.last_restart,
+                    well_since: Some(now),
+                    ..Patient::default()
+                };
                 if well {
                     findings.entries.push(entry(
                         Kind::RESTARTED,
@@ -467,6 +561,10 @@ fn visit(
             }
         }
     } else {
+        let proven = patient.well_since.is_some_and(|since| now >= proven_at(since));
+        if proven && patient.illness.is_none() {
+            *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
+        }
         match condition {
             Condition::Ill { what, ailment, settle } => {
                 let ended = matches!(ailment, Ailment::Down | Ailment::EngineGone);
@@ -490,6 +588,14 @@ fn visit(
                     let mut said = entry(kind, Level::Warning, format!("container {name} {verb}"));
                     said.reason = Some(what.clone());
                     findings.entries.push(said);
+                    // The network and the engine are not its own.
+                    let own = matches!(ailment, Ailment::Down | Ailment::Unhealthy);
+                    let soon = patient.well_since.is_some_and(|since| now < proven_at(since));
+                    if own && soon && !patient.counted {
+                        findings.failures += 1;
+                        let how = "did not help for long";
+                        findings.entries.push(in_vain(patient, config, name, how, now));
+                    }
                 }
             }
             Condition::Well => {
@@ -506,7 +612,13 @@ fn visit(
                         Level::Info,
                         format!("container {name} is well again"),
                     ));
-                    *patient = Patient { last_restart: patient.last_restart, ..Patient::default() };
+                    let last_restart = patient.last_restart;
+                    *patient = if patient.exhausted {
+                        Patient { last_restart, ..Patient::default() }
+                    } else {
+                        let well_since = last_restart.map(|_| now);
+                        Patient { illness: None, well_since, ..patient.clone() }
+                    };
                 } else {
                     later(&mut findings.look_at, since + config.health_grace);
                 }
@@ -527,8 +639,11 @@ fn visit(
         said.reason = patient.illness.as_ref().map(|illness| illness.what.clone());
         findings.entries.push(said);
     }
+    if let Some(since) = patient.well_since.filter(|_| patient.illness.is_none()) {
+        later(&mut findings.look_at, proven_at(since));
+    }
     // A cooldown that is over, and nothing else, is worth forgetting.
-    if patient.illness.is_none() && patient.watched_since.is_none() && patient.failures == 0 {
+    if patient.illness.is_none() && patient.watched_since.is_none() && patient.well_since.is_none() {
         let cooling = patient.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
         if !cooling {
             *patient = Patient::default();

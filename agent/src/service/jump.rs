@@ -20,6 +20,7 @@ impl Service {
         for patient in self.durable.patients.values_mut() {
             moved_if(&mut patient.last_restart);
             moved_if(&mut patient.watched_since);
+            moved_if(&mut patient.well_since);
             patient.illness.iter_mut().for_each(|illness| moved(&mut illness.since));
         }
         self.healer.times().for_each(moved);

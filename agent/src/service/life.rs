@@ -17,6 +17,7 @@ impl Service {
     pub(super) fn looked(
         &mut self,
         result: Result<Vec<Container>, EngineError>,
+        meddled: bool,
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
@@ -68,7 +69,7 @@ impl Service {
                 Some(Verdict::Failed(failure)) => self.failed(failure, String::new(), now),
             }
         }
-        if self.durable.deployment.is_none() {
+        if self.durable.deployment.is_none() && !meddled {
             self.heal(&containers, now, entries);
         }
         self.containers = Some(containers);
@@ -286,8 +287,9 @@ impl Service {
         durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         let stops = heal::Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
+        let ends = heal::Ends { told: &self.exits, stops };
         let patients = &mut durable.patients;
-        let found = self.healer.look(patients, containers, stops, &self.restarting, &self.config, now);
+        let found = self.healer.look(patients, containers, ends, &self.restarting, &self.config, now);
         durable.totals.failures += found.failures;
         entries.extend(found.entries);
         if let Some(at) = found.look_at {
@@ -334,8 +336,20 @@ impl Service {
         deployment.enter(Phase::Evidence { failure, output }, now);
     }
 
+    /// Whoever was made anew is somebody else: what was done for the container before it has not helped this one.
+    fn discharge_replaced(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let containers = self.containers.as_deref().unwrap_or_default();
+        let kept = |name: &str| {
+            let mut of_name = containers.iter().filter(|container| container.name == name);
+            of_name.any(|container| deployment.before.iter().any(|was| was.id == container.id))
+        };
+        self.durable.patients.retain(|name, _| kept(name));
+    }
+
     /// The new images are proven.
     pub(super) fn passed(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        self.discharge_replaced();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Release, now);
         let moves = deployment.moves.clone();

@@ -11,7 +11,7 @@
 //! | `life.rs` | how a deployment goes on and how it ends |
 //! | `judge.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is restarted, and when to give up |
-//! | `boot.rs` | what stopped because the machine went down |
+//! | `boot.rs` | what follows when the agent comes and goes, and the machine with it |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
 //! | `jump.rs` | what a clock that is set does to waiting times |
@@ -49,11 +49,10 @@ use crate::image::{Digest, ImageId};
 use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate};
 
 use action::{Action, FilesAsked, OldImage};
+use boot::Occasion;
 use deploy::{Cause, Deployment, Phase};
-use heal::Cure;
-use say::names;
-
 use fact::{Answer, Ask, Fact, Observation, StopTimes};
+use heal::Cure;
 pub use say::unsaid;
 
 /// Time between two looks at containers on probation.
@@ -98,6 +97,8 @@ pub struct Durable {
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
     pub engine_stops: StopTimes,
+    /// The machine's boot in which the agent was started last; empty before the first.
+    pub boot: String,
     /// How it was when the agent was stopped; over once that was compared with what is there now.
     pub left: Option<boot::Left>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
@@ -177,6 +178,7 @@ impl Service {
         config: Arc<ServiceConfig>,
         durable: Durable,
         boot: Arc<str>,
+        occasion: Occasion,
         now: Timestamp,
     ) -> (Self, Vec<AuditEntry>) {
         let mut service = Self {
@@ -207,26 +209,8 @@ impl Service {
             last_check: None,
             gauges: alert::Gauges::default(),
         };
-        let mut entries = Vec::new();
-        if let Some(deployment) = &service.durable.deployment {
-            let images = names(&deployment.moves);
-            let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
-            let mut entry = service.entry(now, Kind::RESUMED, Level::Info, message);
-            if let [only] = &deployment.moves[..] {
-                entry.old_digest = only.old_digest.as_ref().map(ToString::to_string);
-                entry.new_digest = Some(only.digest.to_string());
-            }
-            entry.reason = Some("the agent was stopped in the middle of it".into());
-            entries.push(entry);
-            // Machine and engine may have been restarted too: bring the project up again, then judge anew.
-            service.interrupted(now);
-        }
-        if service.project().is_none() && service.durable.deployment.take().is_some() {
-            tracing::warn!(
-                service = service.config.name,
-                "the deployment under way is dropped: its compose project is no longer configured"
-            );
-        }
+        service.arrive(occasion, now);
+        let entries = service.take_up(occasion, now);
         service.remember(&entries);
         (service, entries)
     }
@@ -251,8 +235,20 @@ impl Service {
         })
     }
 
+    /// What it works on just now: the project of the deployment under way, which may be configured no more.
+    fn project_at_work(&self) -> Option<Project> {
+        let deployed = self.durable.deployment.as_ref().and_then(|deployment| deployment.project.clone());
+        deployed.or_else(|| self.project())
+    }
+
+    /// Name of the compose project that nobody else may work on meanwhile.
+    pub fn project_name(&self) -> Option<&str> {
+        let deployed = self.durable.deployment.as_ref().and_then(|deployment| deployment.project.as_ref());
+        deployed.map(|project| &*project.name).or(self.config.compose_project.as_deref())
+    }
+
     fn members(&self) -> Option<Members> {
-        let project = self.config.compose_project.clone().map(Members::Project);
+        let project = self.project_name().map(|name| Members::Project(name.to_owned()));
         project.or_else(|| self.config.container_name.clone().map(Members::Name))
     }
 
@@ -362,10 +358,10 @@ impl Service {
                     self.check_asked |= asked;
                 }
             }
-            Fact::Looked { generation, result } => {
+            Fact::Looked { generation, meddled, result } => {
                 self.looking = false;
                 if generation == self.generation {
-                    self.looked(result, now, &mut entries);
+                    self.looked(result, meddled, now, &mut entries);
                 } else {
                     self.look_at = Some(now);
                 }
@@ -398,7 +394,7 @@ impl Service {
 
     /// The next thing to do, if there is one; marks it as begun. `leased`: whether the compose project is ours.
     pub fn next(&mut self, now: Timestamp, leased: bool) -> Option<Action> {
-        if let (Some(project), Some(deployment)) = (self.project(), &self.durable.deployment) {
+        if let (Some(project), Some(deployment)) = (self.project_at_work(), &self.durable.deployment) {
             let waiting = self.retry_at.is_some_and(|at| at > now);
             if self.stepping || waiting || !leased {
                 return None;
@@ -518,6 +514,8 @@ impl Service {
         self.begin_cure(name, format!("making container {name} anew"), now);
         self.durable.deployment = Some(Deployment {
             cause: Cause::Renew { container: name.to_owned() },
+            project: self.project(),
+            grace: self.config.health_grace,
             begun: now,
             moves: Vec::new(),
             pins: Vec::new(),

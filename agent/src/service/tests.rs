@@ -11,12 +11,13 @@ use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Step};
+use super::boot::Occasion;
 use super::deploy::Cause;
 use super::fact::{Answer, Ask, Fact, Files, ImageView, LocalImage, Observation, StepResult};
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Container, EngineError, Happening, HealthState, HealthTiming, Pulled, State};
+use crate::ports::{Container, EngineError, Happening, HealthState, HealthTiming, Members, Pulled, State};
 
 const IMAGE: &str = "localhost:5000/web:1";
 
@@ -52,7 +53,8 @@ struct Story {
 impl Story {
     fn of(config: ServiceConfig) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let (service, said) = Service::new(Arc::new(config), Durable::default(), "one".into(), start);
+        let (service, said) =
+            Service::new(Arc::new(config), Durable::default(), "one".into(), Occasion::Start, start);
         Self { service, start, now: start, said }
     }
 
@@ -70,7 +72,7 @@ impl Story {
     fn look(&mut self, containers: &[&Container]) -> &mut Self {
         let generation = self.service.generation;
         let result = Ok(containers.iter().map(|c| (*c).clone()).collect());
-        self.fact(Fact::Looked { generation, result })
+        self.fact(Fact::Looked { generation, meddled: false, result })
     }
 
     fn event(&mut self, id: &str, what: Happening) -> &mut Self {
@@ -351,4 +353,75 @@ fn a_trigger_during_a_deploy_is_skipped_with_the_specs_words() {
     assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Skipped("deploy in progress"));
     let mut other = Story::of(ServiceConfig { auto_update: false, ..config() });
     assert_eq!(other.service.ask(Ask::Check, other.now).0, Answer::Skipped("auto_update is false"));
+}
+
+/// A deployment of digest 2 that is on probation.
+fn on_probation() -> Story {
+    let mut story = Story::of(config());
+    story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
+    for result in [
+        StepResult::Held { missing: Vec::new() },
+        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::Started { up: Ok(String::new()), containers: vec![running("b")] },
+    ] {
+        assert!(matches!(story.act(), Some(Action::Step(_))));
+        story.fact(Fact::Stepped(result));
+    }
+    story
+}
+
+#[test]
+fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
+    for (journaled, expected) in [(true, "web"), (false, "shop")] {
+        let story = on_probation();
+        let mut durable = story.service.durable().clone();
+        if !journaled {
+            durable.deployment.as_mut().unwrap().project = None;
+        }
+        let files = vec!["/srv/shop.yml".into()];
+        let moved = ServiceConfig { compose_project: Some("shop".into()), compose_files: files, ..config() };
+        let (service, said) =
+            Service::new(Arc::new(moved), durable, "one".into(), Occasion::Reload, story.now);
+        let [resumed] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(resumed.event, Kind::RESUMED);
+        let reason = resumed.reason.as_deref().unwrap();
+        assert!(reason.contains("configuration"), "the agent was not stopped: {reason}");
+        let mut story = Story { service, ..story };
+        story.at(2);
+        assert_eq!(story.service.project_name(), Some(expected));
+        match story.act() {
+            Some(Action::Step(Step::Start { project, .. })) => {
+                let file = format!("/srv/{expected}.yml");
+                assert_eq!((&*project.name, project.files), (expected, vec![file.into()]));
+            }
+            other => panic!("{other:?}"),
+        }
+        let sick = Container { id: "id-new".into(), ..with_health("b", HealthState::Unhealthy) };
+        let up = || StepResult::Started { up: Ok(String::new()), containers: vec![sick.clone()] };
+        story.fact(Fact::Stepped(up()));
+        let look = story.service.next(story.now, true);
+        let Some(Action::Look { members, .. }) = look else { panic!("{look:?}") };
+        assert_eq!(members, Members::Project(expected.into()));
+        story.at(60).look(&[&sick]);
+        assert!(matches!(story.act(), Some(Action::Step(Step::Evidence { .. }))));
+        story.fact(Fact::Stepped(StepResult::Evidence { log: String::new() }));
+        match story.act() {
+            Some(Action::Step(Step::Start { project, .. })) => assert_eq!(project.name, expected),
+            other => panic!("{other:?}"),
+        }
+        let mut old = running("a");
+        old.started_at = story.seconds(60);
+        story.fact(Fact::Stepped(StepResult::Started {
+            up: Ok(String::new()),
+            containers: vec![old.clone()],
+        }));
+        story.at(61).look(&[&old]).at(120).look(&[&old]);
+        match story.act() {
+            Some(Action::Step(Step::Release { project, .. })) => assert_eq!(project, expected),
+            other => panic!("{other:?}"),
+        }
+        story.fact(Fact::Stepped(StepResult::Released));
+        assert_eq!(story.kinds(), [Kind::ROLLED_BACK]);
+        assert_eq!(story.service.project_name(), Some("shop"), "from now on");
+    }
 }

@@ -59,6 +59,8 @@ mod tests {
     fn state(phase: Option<&Phase>, rollbacks: u64, failures: u64) -> Durable {
         let deployment = phase.map(|phase| Deployment {
             cause: Cause::Update,
+            project: None,
+            grace: std::time::Duration::ZERO,
             begun: Timestamp::UNIX_EPOCH,
             moves: Vec::new(),
             pins: Vec::new(),

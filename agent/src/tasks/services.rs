@@ -1,8 +1,9 @@
 //! Starts the workers, and on SIGHUP brings them in line with the file as it is then (DECISIONS 2).
 //!
-//! A service whose configuration is the same is not touched. One that changed or went away ends as at a shutdown:
-//! a step under way gets its time, what is left of a deployment stays in the journal. What changed begins again from
-//! there, under its new configuration.
+//! A service whose configuration is the same is not touched. One that changed ends as at a shutdown: a step under way
+//! gets its time, what is left of a deployment stays in the journal. It begins again from there, under its new
+//! configuration, but in the project that the journal names. One that went away ends its deployment first; a service
+//! that takes its place in the project has to wait that long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,12 +17,14 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Deliveries, Settings, delivery};
-use crate::config::{Config, ConfigSource, RegistryConfig, ServiceConfig};
+use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, ServiceConfig};
 use crate::fleet::Workers;
 use crate::live::Live;
 use crate::ports::registry::{CurrentRegistry, RegistryClient};
 use crate::ports::{Registry, Urgency};
 use crate::service::Durable;
+use crate::service::boot::Occasion;
+use crate::service::deploy::Deployment;
 use crate::{PROGRAM, text};
 
 use super::cycle::Cycle;
@@ -104,6 +107,7 @@ impl Services {
         for notice in notices {
             this.notice(notice);
         }
+        this.end_orphans(&services, recall).await;
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
             handles.push(this.begin(service, Some(recall)).await);
@@ -196,16 +200,17 @@ impl Services {
         let (changed, removed): (Vec<String>, Vec<String>) =
             leaving.into_iter().partition(|name| wanted(name));
         self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
-        self.end(changed.iter().chain(&removed)).await;
+        let mut ending = changed.clone();
+        for name in &removed {
+            if retire(&before, name).await {
+                notes.push(format!("{name} is in the middle of a deployment, and goes when that is over"));
+            } else {
+                ending.push(name.clone());
+            }
+        }
+        self.end(ending.iter()).await;
         if self.stop.is_cancelled() {
             return Ok(());
-        }
-        for name in &removed {
-            if self.restore(name).await.deployment.is_some() {
-                notes.push(format!(
-                    "{name} was in the middle of a deployment, which goes on when the service is configured again"
-                ));
-            }
         }
 
         let mut added = Vec::new();
@@ -220,6 +225,8 @@ impl Services {
             if !changed.contains(&service.name) {
                 added.push(service.name.clone());
             }
+            // One that was removed before may still have a deployment to end.
+            self.end(std::iter::once(&service.name)).await;
             let handle = self.begin(service.clone(), None).await;
             fresh.push(handle.clone());
             handles.push(handle);
@@ -282,6 +289,30 @@ impl Services {
         }
     }
 
+    /// Lets the deployments end that services have left which are configured no more. They come before the others,
+    /// so that they have their projects first.
+    async fn end_orphans(&mut self, services: &[ServiceConfig], recall: Recall<'_>) {
+        let rows = match self.world.store.scan(&state_key("")).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.notices.push(format!("the state of former services can't be read: {error}"));
+                return;
+            }
+        };
+        for (key, row) in rows {
+            let Some(name) = key.strip_prefix(&state_key("")) else { continue };
+            let known = services.iter().any(|service| service.name == name);
+            let durable = serde_json::from_slice::<Durable>(&row).unwrap_or_default();
+            if let Some(deployment) = durable.deployment.filter(|_| !known)
+                && let Some(service) = former(name, &deployment)
+            {
+                let handle = self.begin(service, Some(recall)).await;
+                let (reply, _) = oneshot::channel();
+                let _ = handle.inbox.send(Command::Retire(reply));
+            }
+        }
+    }
+
     /// Starts a worker as it was left.
     async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> Handle {
         let name = service.name.clone();
@@ -292,7 +323,9 @@ impl Services {
         let everyone = self.workers.subscribe();
         let elsewhere: BlockedElsewhere =
             Arc::new(move |project, name| blocked_elsewhere(&everyone.borrow().clone(), project, name));
-        let (worker, handle) = Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere);
+        let occasion = if recall.is_some() { Occasion::Start } else { Occasion::Reload };
+        let (worker, handle) =
+            Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere, occasion);
         let stop = self.stop.child_token();
         let (end, ended) = oneshot::channel::<()>();
         // On the heap once: each block that a large future is moved into would hold it twice.
@@ -352,6 +385,39 @@ impl Services {
     fn say(&self, entry: AuditEntry) {
         (self.world.record)(entry);
     }
+}
+
+/// Tells a worker that its service is configured no more. Whether it has a deployment to end first.
+async fn retire(workers: &[Handle], name: &str) -> bool {
+    let Some(worker) = workers.iter().find(|worker| worker.config.name == name) else { return false };
+    let (reply, answer) = oneshot::channel();
+    let _ = worker.inbox.send(Command::Retire(reply));
+    answer.await.unwrap_or(false)
+}
+
+/// What is known of a service that is configured no more: what its deployment needs.
+fn former(name: &str, deployment: &Deployment) -> Option<ServiceConfig> {
+    let project = deployment.project.clone()?;
+    let images = deployment.moves.iter();
+    let images = images.map(|m| ConfiguredImage { text: m.text.clone(), reference: m.reference.clone() });
+    Some(ServiceConfig {
+        name: name.to_owned(),
+        images: images.collect(),
+        silent: false,
+        compose_files: project.files,
+        compose_project: Some(project.name),
+        container_name: None,
+        env_file: project.env_file,
+        auto_update: false,
+        auto_start: false,
+        auto_heal: false,
+        compose_watch: false,
+        cpu_threshold: 0.0,
+        memory_threshold: 0.0,
+        health_grace: deployment.grace,
+        heal_cooldown: Duration::ZERO,
+        heal_max_restarts: 0,
+    })
 }
 
 /// Whether the client of one serves the other: only the time between two cycles may differ.

@@ -23,6 +23,7 @@ use crate::config::ServiceConfig;
 use crate::image::{Digest, Reference};
 use crate::ports::{Compose, Engine, Pulled, Registry, Urgency};
 use crate::service::action::Action;
+use crate::service::boot::Occasion;
 use crate::service::fact::{Answer, Ask, CheckFault, Fact};
 use crate::service::status::Snapshot;
 use crate::service::{Durable, Service};
@@ -65,17 +66,61 @@ pub struct World {
     pub engine_slots: Arc<Semaphore>,
 }
 
-/// The right to work on a compose project.
-type Lease = OwnedMutexGuard<()>;
-
 /// One lock per compose project (DECISIONS 4: one deploy at a time per project).
 #[derive(Clone, Default)]
-pub struct Projects(Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>);
+pub struct Projects(Arc<Mutex<HashMap<String, ProjectLock>>>);
 
 impl Projects {
-    fn lock(&self, project: &str) -> Arc<AsyncMutex<()>> {
+    fn lock(&self, project: &str) -> ProjectLock {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         locks.entry(project.to_owned()).or_default().clone()
+    }
+}
+
+/// The lock of one project.
+#[derive(Clone, Default)]
+struct ProjectLock {
+    lock: Arc<AsyncMutex<()>>,
+    /// Changes whenever it is taken or given back; odd while it is taken.
+    turn: Arc<watch::Sender<u64>>,
+}
+
+impl ProjectLock {
+    fn try_take(&self) -> Option<Lease> {
+        self.lock.clone().try_lock_owned().ok().map(|guard| Lease::new(guard, self.turn.clone()))
+    }
+
+    async fn take(self) -> Lease {
+        Lease::new(self.lock.lock_owned().await, self.turn)
+    }
+
+    fn turn(&self) -> u64 {
+        *self.turn.borrow()
+    }
+
+    /// Until nobody has it.
+    async fn freed(self) {
+        // Its sender is right here.
+        let _ = self.turn.subscribe().wait_for(|turn| turn % 2 == 0).await;
+    }
+}
+
+/// The right to work on a compose project.
+struct Lease {
+    _guard: OwnedMutexGuard<()>,
+    turn: Arc<watch::Sender<u64>>,
+}
+
+impl Lease {
+    fn new(guard: OwnedMutexGuard<()>, turn: Arc<watch::Sender<u64>>) -> Self {
+        turn.send_modify(|turn| *turn += 1);
+        Self { _guard: guard, turn }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.turn.send_modify(|turn| *turn += 1);
     }
 }
 
@@ -89,6 +134,8 @@ pub enum Command {
     Look,
     /// Something happened.
     Fact(Fact),
+    /// The service is configured no more: end as soon as no deployment is under way. Answers whether one is.
+    Retire(oneshot::Sender<bool>),
     /// Whoever watches over the program wants to know whether the worker still works.
     Ping(oneshot::Sender<()>),
 }
@@ -112,7 +159,9 @@ pub fn state_key(service: &str) -> String {
 /// What ended inside a worker.
 enum Done {
     Fact(Fact),
-    Lease(Lease),
+    Lease(String, Lease),
+    /// The others are done with its project.
+    Free,
 }
 
 /// Time that a step under way gets when the program stops; what is longer is left to the journal.
@@ -133,8 +182,11 @@ pub struct Worker {
     snapshot: watch::Sender<Arc<Snapshot>>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     pulled: Arc<watch::Sender<Pulled>>,
-    lease: Option<Lease>,
+    /// Its project's name, and the right to work on it.
+    lease: Option<(String, Lease)>,
     waits_for_lease: bool,
+    waits_for_others: bool,
+    retires: bool,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<()>>,
     saved: Durable,
@@ -152,11 +204,12 @@ impl Worker {
         durable: Durable,
         world: World,
         blocked_elsewhere: BlockedElsewhere,
+        occasion: Occasion,
     ) -> (Self, Handle) {
         let saved = durable.clone();
         let last_seen = (world.clock.now(), Instant::now());
         let (service, said_first) =
-            Service::new(config.clone(), durable, world.boot.clone(), world.clock.now());
+            Service::new(config.clone(), durable, world.boot.clone(), occasion, world.clock.now());
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(Pulled::default())));
         let mut worker = Self {
@@ -169,6 +222,8 @@ impl Worker {
             pulled: Arc::new(watch::Sender::new(Pulled::default())),
             lease: None,
             waits_for_lease: false,
+            waits_for_others: false,
+            retires: false,
             cycle: None,
             waiting: Vec::new(),
             saved,
@@ -185,14 +240,18 @@ impl Worker {
         let first = std::mem::take(&mut self.said_first);
         self.settle(first).await;
         loop {
+            if self.retires && self.service.durable().deployment.is_none() {
+                break;
+            }
             self.act().await;
             self.publish();
             let wake = self.wake_in();
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(done) = self.running.next(), if !self.running.is_empty() => self.done(done).await,
-                command = self.inbox.recv() => match command {
+                command = self.inbox.recv(), if !self.is_let_go() => match command {
                     Some(command) => self.command(command).await,
+                    None if self.retires => {}
                     None => break,
                 },
                 () = sleep_for(wake), if wake.is_some() => {}
@@ -212,6 +271,11 @@ impl Worker {
         }
         self.service.leave();
         self.save().await;
+    }
+
+    /// Whether nobody is left who could tell it anything.
+    fn is_let_go(&self) -> bool {
+        self.retires && self.inbox.is_closed()
     }
 
     /// Begins everything that is to be done now.
@@ -260,11 +324,19 @@ impl Worker {
                 }
                 .boxed()
             }
-            Action::Look { generation, members } => async move {
-                let result = world.engine.containers(&members).await;
-                Done::Fact(Fact::Looked { generation, result })
+            Action::Look { generation, members } => {
+                let project = self.service.project_name();
+                // Its own lease outlasts its looks.
+                let others = project.filter(|_| self.lease.is_none()).map(|name| world.projects.lock(name));
+                let turn = others.as_ref().map(ProjectLock::turn);
+                async move {
+                    let result = world.engine.containers(&members).await;
+                    let meddled = turn.is_some_and(|turn| turn % 2 == 1)
+                        || turn != others.as_ref().map(ProjectLock::turn);
+                    Done::Fact(Fact::Looked { generation, meddled, result })
+                }
+                .boxed()
             }
-            .boxed(),
             Action::Restart { name, id } => async move {
                 let result = world.engine.restart(&id).await;
                 Done::Fact(Fact::Restarted { name, result })
@@ -305,6 +377,11 @@ impl Worker {
                 let entries = self.service.apply(fact, now);
                 self.settle(entries).await;
             }
+            Command::Retire(reply) => {
+                self.retires = true;
+                // Whoever does not wait for the answer learns of the end.
+                let _ = reply.send(self.service.durable().deployment.is_some());
+            }
             Command::Ping(reply) => {
                 let _ = reply.send(());
             }
@@ -313,13 +390,21 @@ impl Worker {
 
     async fn done(&mut self, done: Done) {
         match done {
-            Done::Lease(lease) => {
-                self.lease = Some(lease);
+            Done::Lease(project, lease) => {
+                self.lease = Some((project, lease));
                 self.waits_for_lease = false;
                 let now = self.now();
                 self.service.plan_anew(now);
             }
+            Done::Free => {
+                self.waits_for_others = false;
+                let now = self.now();
+                self.service.look(now);
+            }
             Done::Fact(fact) => {
+                if let Fact::Looked { meddled: true, .. } = &fact {
+                    self.look_when_free();
+                }
                 let checked = matches!(fact, Fact::Checked { .. });
                 if let Fact::Checked { result: Err(fault), .. } = &fact {
                     let (CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault;
@@ -405,22 +490,35 @@ impl Worker {
             self.lease = None;
             return;
         }
-        let Some(project) = self.service.config().compose_project.clone() else { return };
+        let Some(project) = self.service.project_name().map(str::to_owned) else { return };
+        // One whose project was changed in the file goes on to it when it is done with the one before.
+        self.lease.take_if(|(leased, _)| *leased != project);
         if self.lease.is_some() || self.waits_for_lease {
             return;
         }
         let lock = self.world.projects.lock(&project);
-        if let Ok(lease) = lock.clone().try_lock_owned() {
-            self.lease = Some(lease);
+        if let Some(lease) = lock.try_take() {
+            self.lease = Some((project, lease));
         } else {
             self.waits_for_lease = true;
-            self.running.push(async move { Done::Lease(lock.lock_owned().await) }.boxed());
+            self.running.push(async move { Done::Lease(project, lock.take().await) }.boxed());
         }
+    }
+
+    /// What was seen while somebody else worked on the project says nothing about the health of its containers.
+    fn look_when_free(&mut self) {
+        let Some(project) = self.service.project_name() else { return };
+        if self.waits_for_others {
+            return;
+        }
+        let lock = self.world.projects.lock(project);
+        self.waits_for_others = true;
+        self.running.push(lock.freed().map(|()| Done::Free).boxed());
     }
 
     /// Whether nobody else works on its project. A service without one has only itself.
     fn is_leased(&self) -> bool {
-        self.lease.is_some() || self.service.config().compose_project.is_none()
+        self.lease.is_some() || self.service.project_name().is_none()
     }
 
     fn publish(&self) {

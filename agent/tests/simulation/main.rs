@@ -10,6 +10,7 @@ use std::time::Duration;
 use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
 use evenkeel_agent::image::Reference;
 use evenkeel_agent::ports::Urgency;
+use evenkeel_agent::service::boot::Occasion;
 use evenkeel_agent::service::fact::{Ask, Fact};
 use evenkeel_agent::service::unsaid;
 use evenkeel_agent::tasks::cycle::Cycle;
@@ -74,7 +75,8 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
     for entry in unsaid(&durable.said, &fake.entries()) {
         fake.record(entry);
     }
-    let (worker, handle) = Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()));
+    let (worker, handle) =
+        Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()), Occasion::Start);
     let stop = CancellationToken::new();
     let run = worker.run(stop.clone());
     let polls = polls(&handle, &world, script);

@@ -58,7 +58,13 @@ fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
 
 fn worker(name: &str, world: &World) -> (Worker, Handle) {
     let config = ServiceConfig { name: name.into(), ..(*config(&[WEB])).clone() };
-    Worker::new(Arc::new(config), Durable::default(), world.clone(), Arc::new(|_, _| Vec::new()))
+    Worker::new(
+        Arc::new(config),
+        Durable::default(),
+        world.clone(),
+        Arc::new(|_, _| Vec::new()),
+        Occasion::Start,
+    )
 }
 
 fn fleet(handles: &[Handle]) -> Arc<Fleet> {

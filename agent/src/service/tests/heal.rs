@@ -234,6 +234,8 @@ fn one_well_container_does_not_hide_an_unwell_one() {
     story.at(5).look(&[&well, &with_health("b", HealthState::Healthy)]);
     assert_eq!(story.kinds(), [Kind::HEALTHY]);
     assert_eq!(story.status(), StatusValue::Ok);
+    story.at(8).look(&[&well, &sick]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY], "nothing was restarted that could have failed");
 }
 
 #[test]
@@ -305,7 +307,8 @@ fn comes_back(story: &mut Story, boot: &str) {
     story.service.leave();
     let written = serde_json::to_vec(story.service.durable()).unwrap();
     let durable = serde_json::from_slice(&written).unwrap();
-    story.service = Service::new(story.service.config.clone(), durable, boot.into(), story.now).0;
+    story.service =
+        Service::new(story.service.config.clone(), durable, boot.into(), Occasion::Start, story.now).0;
 }
 
 #[test]
@@ -319,12 +322,52 @@ fn what_the_machines_shutdown_ended_is_started_again_and_what_a_person_stopped_i
         let stopped = ended(&story, "stopped", 0, 5);
         story.at(10).look(&[&running("web"), &running("crashed"), &stopped]);
         comes_back(&mut story, boot);
+        story.event("id-crashed", Happening::Die { exit_code: 137 });
         let (web, crashed) = (ended(&story, "web", 0, 20), ended(&story, "crashed", 137, 20));
         let there = [&web, &crashed, &stopped];
         assert_eq!(story.at(60).look(&there).restarts(), [""; 0]);
         let mut names = story.at(66).look(&there).restarts();
         names.sort();
         assert_eq!(names, restarted, "boot {boot}");
+    }
+}
+
+#[test]
+fn what_ended_as_if_stopped_while_the_agent_was_away_and_nobody_tells_of_is_left_alone_in_the_same_boot() {
+    let stories = [
+        // Exit code, whether it ran out of memory, boot, whether its end is told; whether it is healed.
+        (137, false, "one", false, false),
+        (143, false, "one", false, false),
+        (137, false, "one", true, true),
+        (137, true, "one", false, true),
+        (1, false, "one", false, true),
+        (143, false, "two", false, true),
+    ];
+    for (code, oom_killed, boot, told, healed) in stories {
+        let mut story = Story::of(config());
+        story.at(10).look(&[&running("a")]);
+        // Killed: it does not say what it left.
+        let durable = story.service.durable().clone();
+        story.at(60);
+        story.service =
+            Service::new(story.service.config.clone(), durable, boot.into(), Occasion::Start, story.now).0;
+        let ended = Container { finished_at: story.seconds(20), oom_killed, ..exited("a", code) };
+        assert_eq!(story.look(&[&ended]).restarts(), [""; 0]);
+        if told {
+            story.event("id-a", Happening::Die { exit_code: code });
+        }
+        assert_eq!(story.at(61).look(&[&ended]).restarts(), [""; 0]);
+        assert_eq!(
+            story.at(63).look(&[&ended]).restarts().len(),
+            usize::from(healed),
+            "{code} {boot} {told}"
+        );
+        assert_eq!(story.kinds().is_empty(), !healed);
+        // It is treated again from the next run on.
+        let again = Container { started_at: story.seconds(70), ..running("a") };
+        let crashed = Container { started_at: again.started_at, finished_at: story.seconds(200), ..ended };
+        story.at(70).look(&[&again]).at(200).look(&[&again]).look(&[&crashed]);
+        assert_eq!(story.at(203).look(&[&crashed]).restarts(), ["a"], "{code} {boot} {told}");
     }
 }
 
@@ -358,4 +401,163 @@ fn a_shutdown_soon_after_a_restart_is_no_failure_of_the_restart() {
     assert_eq!(story.at(66).look(&[&ended]).restarts(), ["web"]);
     let kinds = story.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
+}
+
+/// A container that is well for some seconds after each restart, and how the story of its next restart goes.
+fn restarted_and_well(story: &mut Story, second: i64) -> Container {
+    assert_eq!(story.at(second).restarts(), ["a"]);
+    let well = Container { started_at: story.seconds(second + 1), ..with_health("a", HealthState::Healthy) };
+    story.at(second + 2).look(&[&well]);
+    well
+}
+
+#[test]
+fn a_container_that_is_well_for_some_seconds_after_each_restart_is_given_up_in_the_end() {
+    for cooldown in [1, 5, 3600] {
+        let mut story = Story::of(ServiceConfig { heal_cooldown: Duration::from_secs(cooldown), ..config() });
+        let cooldown = i64::try_from(cooldown).unwrap();
+        let mut sick = with_health("a", HealthState::Unhealthy);
+        let mut second = 0;
+        let mut kinds = Vec::new();
+        for round in 1..=3 {
+            story.at(second).look(&[&sick]);
+            kinds.extend(story.kinds());
+            let well = restarted_and_well(&mut story, second);
+            assert_eq!(story.kinds(), [Kind::RESTARTING, Kind::RESTARTED], "said at once, round {round}");
+            assert_eq!(story.status(), StatusValue::Ok);
+            assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, round - 1);
+            sick.started_at = well.started_at;
+            story.at(second + 30).look(&[&sick]);
+            kinds.extend(story.kinds());
+            second += cooldown.max(31);
+        }
+        assert_eq!(story.at(second + 10_000).look(&[&sick]).restarts(), [""; 0]);
+        kinds.extend(story.kinds());
+        let failed = [Kind::UNHEALTHY, Kind::RESTART_FAILED];
+        let told = [&[Kind::UNHEALTHY][..], &failed, &failed, &failed, &[Kind::EXHAUSTED]].concat();
+        assert_eq!(kinds, told, "cooldown {cooldown}");
+        assert_eq!(story.status(), StatusValue::Exhausted);
+        assert_eq!(story.service.durable().totals.failures, 3);
+    }
+}
+
+#[test]
+fn a_restart_that_helped_for_long_is_no_failure_when_it_falls_ill_again() {
+    let mut story = Story::of(config());
+    let mut second = 0;
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for _ in 0..10 {
+        story.at(second).look(&[&sick]);
+        let well = restarted_and_well(&mut story, second);
+        let wake = story.service.wake_at(story.now, true).unwrap();
+        // A cooldown, and what its health check takes to notice that it is unwell.
+        assert_eq!(wake, story.now + Duration::from_mins(1) + well.health_timing.unwrap().budget());
+        sick.started_at = well.started_at;
+        story.now = wake;
+        story.look(&[&well]);
+        assert_eq!(story.service.durable().patients.len(), 0, "nothing is left to remember");
+        second += 100;
+    }
+    let kinds = story.kinds();
+    assert!(!kinds.contains(&Kind::RESTART_FAILED) && !kinds.contains(&Kind::EXHAUSTED), "{kinds:?}");
+}
+
+#[test]
+fn a_restart_that_helped_late_is_one_failure_and_does_not_start_the_count_over() {
+    let mut story = Story::of(config());
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for second in [0, 60] {
+        assert_eq!(story.at(second).look(&[&sick]).restarts(), ["a"]);
+        sick.started_at = story.seconds(second + 1);
+        story.at(second + 10).look(&[&sick]);
+        let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+        story.at(second + 20).look(&[&well]).at(second + 40).look(&[&sick]);
+        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY, Kind::UNHEALTHY];
+        assert_eq!(story.kinds()[usize::from(second == 0)..], kinds);
+    }
+    assert_eq!(story.at(120).restarts(), ["a"]);
+    sick.started_at = story.seconds(121);
+    story.at(130).look(&[&sick]);
+    assert_eq!(story.kinds(), [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::EXHAUSTED]);
+    // Well by itself: whoever mended it has the healer again.
+    story
+        .at(140)
+        .look(&[&Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) }]);
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::HEALTHY], StatusValue::Ok));
+    assert_eq!(story.at(190).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
+fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
+    let mut story = Story::of(config());
+    let sick = with_health("a", HealthState::Unhealthy);
+    story.look(&[&sick]);
+    let well = restarted_and_well(&mut story, 0);
+    story.at(10).event("id-a", Happening::Stop).fact(Fact::EngineGap);
+    let ended = Container { finished_at: story.seconds(10), started_at: well.started_at, ..exited("a", 0) };
+    story.at(11).look(&[&ended]).at(61).look(&[&ended]);
+    restarted_and_well(&mut story, 61);
+    let kinds = story.kinds();
+    assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
+    assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
+}
+
+#[test]
+fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_illness() {
+    let mut story = Story::of(config());
+    let (sick, down) = (with_health("a", HealthState::Unhealthy), exited("b", 1));
+    let generation = story.service.generation;
+    for second in [0, 10, 20] {
+        let result = Ok(vec![sick.clone(), down.clone()]);
+        story.at(second).fact(Fact::Looked { generation, meddled: true, result });
+        assert_eq!(story.restarts(), [""; 0]);
+    }
+    assert_eq!(story.kinds(), []);
+    assert_eq!(story.status(), StatusValue::Unhealthy, "it is shown all the same");
+    story.at(30).look(&[&sick, &down]);
+    assert_eq!(story.kinds(), [Kind::UNHEALTHY], "the other one may still be about to be started");
+}
+
+/// Does the steps of the deployment of image `two` until its probation.
+fn deploys(story: &mut Story, containers: &[&Container]) {
+    let two = ImageId("sha256:two".into());
+    while let Some(action) = story.act() {
+        let Action::Step(step) = action else { panic!("expected steps only, got {action:?}") };
+        story.fact(Fact::Stepped(match step {
+            Step::Hold { .. } => StepResult::Held { missing: Vec::new() },
+            Step::Pull { .. } => StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())] },
+            Step::Start { .. } => StepResult::Started {
+                up: Ok(String::new()),
+                containers: containers.iter().map(|c| (*c).clone()).collect(),
+            },
+            Step::Release { .. } => StepResult::Released,
+            other => panic!("{other:?}"),
+        }));
+    }
+}
+
+#[test]
+fn an_update_ends_the_treatment_of_the_containers_that_it_replaced_and_of_no_others() {
+    let mut story = Story::of(config());
+    let sick = ["web", "other"].map(|name| Container {
+        config_image: if name == "web" { IMAGE.into() } else { "localhost:5000/other:1".into() },
+        ..with_health(name, HealthState::Unhealthy)
+    });
+    assert_eq!(story.look(&[&sick[0], &sick[1]]).restarts(), ["other", "web"]);
+    story.kinds();
+    let one = local("sha256:one", &['1']);
+    story.at(1).check(observed('2', std::slice::from_ref(&one), &[&sick[0], &sick[1]]));
+    let new = Container {
+        id: "id-of-the-new-one".into(),
+        image: ImageId("sha256:two".into()),
+        started_at: story.seconds(2),
+        ..with_health("web", HealthState::Healthy)
+    };
+    deploys(&mut story, &[&new, &sick[1]]);
+    story.at(2).look(&[&new, &sick[1]]).at(30).look(&[&new, &sick[1]]);
+    deploys(&mut story, &[]);
+    story.at(31).look(&[&new, &sick[1]]);
+    assert_eq!(story.kinds(), [Kind::UPDATED, Kind::RESTART_FAILED], "not that a restart of web helped");
+    let treated: Vec<&String> = story.service.durable().patients.keys().collect();
+    assert_eq!(treated, ["other"]);
 }

@@ -42,6 +42,26 @@ fn what_uses_the_network_of_a_container_that_was_started_anew_is_restarted_after
 }
 
 #[test]
+fn a_network_that_is_lost_again_soon_after_a_restart_that_helped_does_not_make_it_a_failure() {
+    let mut story = Story::of(config());
+    let client = |story: &Story, second: i64| Container {
+        started_at: story.seconds(second),
+        ..with_health("client", HealthState::Healthy)
+    };
+    for began in [0, 60, 120, 180, 240] {
+        let vpn = vpn_of(&story, began + 1);
+        let old = with_network_of(&vpn, &client(&story, began));
+        story.at(began + 2).look(&[&old]);
+        assert_eq!(story.at(began + 13).look(&[&old]).restarts(), ["client"], "{began}");
+        let again = with_network_of(&vpn, &client(&story, began + 14));
+        story.at(began + 15).look(&[&again]);
+        assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTARTED]);
+        story.at(began + 60);
+    }
+    assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
+}
+
+#[test]
 fn a_provider_that_keeps_falling_uses_up_no_patience_with_those_that_use_its_network() {
     let mut story = Story::of(config());
     for round in 0..6 {
