@@ -96,7 +96,14 @@ fn every_action_does_on_the_engine_what_its_button_says() {
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&v3.digest));
     world.assert_runs("web", "v2");
 
-    // Unblock: the block is gone, and the next check tries that digest again.
+    // Unblock: the block is gone, and the next check tries that digest again. The one that follows a deployment by
+    // itself must be over, or it is the next one.
+    agent.wait_done(3);
+    let ended = agent.entries(&Kind::ROLLED_BACK)[0].timestamp;
+    wait_for(LONG, "the check after the deployment", || {
+        let service = agent.service("web");
+        if service.last_check > Some(ended) { Ok(()) } else { Err(format!("{service:#?}")) }
+    });
     browser.click(UNBLOCK);
     browser.click("#dialog-yes");
     wait_told(&browser, "web is not blocked any more.");

@@ -11,7 +11,9 @@ use super::deploy::{Cause, Deployment, Move, Phase};
 use super::fact::StepResult;
 use super::judge::{self, Failure, Rules, Trial, Verdict};
 use super::say::{names, some};
-use super::{ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY, heal};
+use super::{
+    ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY, heal, patient,
+};
 
 impl Service {
     pub(super) fn looked(
@@ -316,7 +318,7 @@ impl Service {
             // The healer's business, which tries again as after a restart.
             Cause::Renew { container } => {
                 let patient = self.durable.patients.entry(container.clone()).or_default();
-                entries.push(heal::refused(patient, &self.config, &container, &text, now));
+                entries.push(patient::refused(patient, &self.config, &container, &text, now));
             }
             _ => self.set_fault(Some(Fault { text, from_check: false }), now, entries),
         }

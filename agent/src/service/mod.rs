@@ -10,7 +10,8 @@
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
 //! | `life.rs` | how a deployment goes on and how it ends |
 //! | `judge.rs` | whether new containers are proven |
-//! | `heal.rs` | which container is restarted, and when to give up |
+//! | `heal.rs` | which container is unwell, and what helps it |
+//! | `patient.rs` | when it is restarted, and when to give up |
 //! | `boot.rs` | what follows when the agent comes and goes, and the machine with it |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
@@ -29,6 +30,7 @@ pub mod heal;
 pub mod judge;
 mod jump;
 mod life;
+pub mod patient;
 mod say;
 mod start;
 pub mod status;
@@ -53,6 +55,7 @@ use boot::Occasion;
 use deploy::{Cause, Deployment, Phase};
 use fact::{Answer, Ask, Fact, Observation, StopTimes};
 use heal::Cure;
+use patient::Patient;
 pub use say::unsaid;
 
 /// Time between two looks at containers on probation.
@@ -92,7 +95,7 @@ pub struct Durable {
     /// IDs of containers on images of this service that compose does not bring along.
     pub left_behind: BTreeSet<String>,
     /// Containers that are, or were, unwell, by name.
-    pub patients: BTreeMap<String, heal::Patient>,
+    pub patients: BTreeMap<String, Patient>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
@@ -306,7 +309,7 @@ impl Service {
     pub fn ask(&mut self, ask: Ask, now: Timestamp) -> (Answer, Vec<AuditEntry>) {
         let mut entries = Vec::new();
         // Whoever asks for anything wants the healer to try again, too (DECISIONS 5).
-        heal::forgive(&mut self.durable.patients);
+        patient::forgive(&mut self.durable.patients);
         let answer = match ask {
             Ask::Check if !self.config.auto_update => Answer::Skipped("auto_update is false"),
             Ask::Check | Ask::Redeploy if self.is_deploying() => Answer::Skipped("deploy in progress"),
@@ -532,7 +535,7 @@ impl Service {
         self.generation += 1;
         self.durable.totals.restarts += 1;
         let patient = self.durable.patients.entry(name.to_owned()).or_default();
-        heal::begin_restart(patient, now);
+        patient::begin_restart(patient, now);
         let reason = patient.illness.as_ref().map(|illness| illness.what.clone());
         let mut entry = self.entry(now, Kind::RESTARTING, Level::Warning, message);
         entry.container = Some(name.to_owned());
@@ -559,7 +562,7 @@ impl Service {
                 self.durable.totals.restarts = self.durable.totals.restarts.saturating_sub(1);
             }
             Err(error) => {
-                let failed = heal::refused(patient, &self.config, name, &error.to_string(), now);
+                let failed = patient::refused(patient, &self.config, name, &error.to_string(), now);
                 self.durable.totals.failures += 1;
                 entries.push(failed);
             }

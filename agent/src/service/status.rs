@@ -10,8 +10,8 @@ use crate::image::{Digest, Reference};
 use crate::ports::{Container, HealthState, Lender, Pulled, State};
 
 use super::deploy::{Deployment, Phase};
-use super::heal::Patient;
 use super::judge::Rules;
+use super::patient::Patient;
 use super::{Service, compare};
 
 /// What a service shows at one moment.
