@@ -27,6 +27,7 @@ use crate::ports::compose::ComposeCli;
 use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
 use crate::ports::registry::{Credentials, CurrentRegistry, Meter, RegistryClient, RegistrySettings};
 use crate::ports::{Engine, Registry};
+use crate::service::boot::Boot;
 use crate::tasks::daemon_health::{DaemonHealth, EngineHealth};
 use crate::tasks::events::Events;
 use crate::tasks::monitor::Monitor;
@@ -116,6 +117,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let message = format!("watching {}", text::count(config.services.len(), "service"));
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
+    let boot = boot(opened.store.as_ref()).await;
     let world = World {
         engine: engine.clone(),
         registry: registry.clone(),
@@ -128,7 +130,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
             Arc::new(move |outcome, took| metrics.deployed(outcome, took))
         },
         projects: Projects::default(),
-        boot: boot().into(),
+        boot: boot.clone(),
         engine_slots: Arc::new(Semaphore::new(ENGINE_SLOTS)),
     };
     let origin = Origin {
@@ -220,12 +222,22 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     });
     supervisor.spawn("service manager", signs);
     manager.ready(&what);
-    supervisor.run_until(signals, STOP_GRACE).await.context("stopped by a fault")
+    let end = supervisor.run_until(signals, STOP_GRACE).await;
+    if boot.before != boot.now {
+        // A state that can't be written is told of elsewhere.
+        let _ = opened.store.put(BOOT, boot.now.as_bytes().to_vec()).await;
+    }
+    end.context("stopped by a fault")
 }
 
-/// Names the time since the machine was booted; empty where the kernel does not tell.
-fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+/// Key of the machine's boot in the store.
+const BOOT: &str = "boot";
+
+/// Reads which boot of the machine this is, and in which one the agent was stopped.
+async fn boot(store: &dyn Store) -> Boot {
+    let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
+    Boot { now: now.trim().into(), before: before.unwrap_or_default().into() }
 }
 
 /// The outbox as it was left; a new one in memory where it can't be read.

@@ -110,7 +110,8 @@ pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
     match database {
         Ok(database) => {
             let file = FileStore { path, database: Mutex::new(Some(database)), _lock: lock };
-            Ok(Opened { store: Arc::new(OnDisk(Arc::new(file))), warning })
+            let store = OnDisk { file: Arc::new(file), turn: tokio::sync::Mutex::new(()) };
+            Ok(Opened { store: Arc::new(store), warning })
         }
         Err(OpenError::InUse) => Err(StateInUse(path)),
         Err(error) => Ok(in_memory(&error.to_string())),
@@ -289,8 +290,12 @@ fn close(database: Database) {
     }
 }
 
-/// The async face of [`FileStore`]: every call works on a thread that may block.
-struct OnDisk(Arc<FileStore>);
+/// The async face of [`FileStore`]: every call works on a thread that may block, one at a time, as the file lets in only
+/// one anyway: who waits for a turn needs no thread.
+struct OnDisk {
+    file: Arc<FileStore>,
+    turn: tokio::sync::Mutex<()>,
+}
 
 impl OnDisk {
     async fn run<R: Send + 'static>(
@@ -298,9 +303,10 @@ impl OnDisk {
         doing: &'static str,
         work: impl FnOnce(&FileStore) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
-        let file = self.0.clone();
+        let file = self.file.clone();
+        let _turn = self.turn.lock().await;
         tokio::task::spawn_blocking(move || work(&file)).await.unwrap_or_else(|error| {
-            Err(StoreError { doing, path: self.0.path.clone(), cause: error.to_string() })
+            Err(StoreError { doing, path: self.file.path.clone(), cause: error.to_string() })
         })
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         let (mut service, _) = Service::new(
             Arc::new(config),
             super::super::Durable::default(),
-            "".into(),
+            super::super::Boot::default(),
             super::super::boot::Occasion::Start,
             at(0),
         );

@@ -3,6 +3,7 @@
 //! 0, and the agent is gone by then.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ports::{Container, State};
 
-use super::Service;
 use super::say::names;
+use super::{Durable, Service};
 
 /// Why a service begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,15 @@ pub enum Occasion {
     Start,
     /// Its configuration was changed while the agent ran.
     Reload,
+}
+
+/// Which boots of the machine the agent has seen; empty where one can't be known.
+#[derive(Debug, Clone, Default)]
+pub struct Boot {
+    /// This one.
+    pub now: Arc<str>,
+    /// The one in which the agent was stopped, as far as it could note that.
+    pub before: Arc<str>,
 }
 
 /// How it was when the agent was stopped.
@@ -32,8 +42,7 @@ pub struct Left {
 }
 
 impl Service {
-    /// The agent was started: notes in which boot of the machine, so that it is known even if the agent can't note
-    /// how it was when it is stopped.
+    /// Decides what is to be thought of containers that ended before anybody listened.
     ///
     /// A container that ended by a signal while the agent was away, and of whose end the engine does not tell any more
     /// (it keeps its last 256 events, and none over a restart of its own), may have been stopped by a person, or have
@@ -43,10 +52,12 @@ impl Service {
     /// be stopped twice. (Most of what a power cut ends is told by the engine itself, with code 255.) Where the boot
     /// can't be known it might always be another one.
     pub(super) fn arrive(&mut self, occasion: Occasion, now: Timestamp) {
-        let before = std::mem::replace(&mut self.durable.boot, self.boot.to_string());
-        // Who was there already has heard of every stop.
-        let deaf = before.is_empty() || (before == *self.boot && occasion == Occasion::Start);
-        if deaf && !self.boot.is_empty() {
+        let deaf = match occasion {
+            Occasion::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
+            // Who was there already has heard of every stop.
+            Occasion::Reload => self.durable == Durable::default(),
+        };
+        if deaf && !self.boot.now.is_empty() {
             self.healer.deaf_until(now);
         }
     }
@@ -85,18 +96,18 @@ impl Service {
     /// The agent is being stopped: notes what runs.
     pub fn leave(&mut self) {
         // Before the first look nothing new is known.
-        if self.containers.is_none() || self.boot.is_empty() {
+        if self.containers.is_none() || self.boot.now.is_empty() {
             return;
         }
         let running: BTreeSet<String> = self.running().map(|container| container.id.clone()).collect();
-        self.durable.left = Some(Left { boot: self.boot.to_string(), running });
+        self.durable.left = Some(Left { boot: self.boot.now.to_string(), running });
     }
 
     /// Containers that ran when the agent was stopped, in an earlier boot of the machine, and have ended since: the
     /// engine stopped them. In the same boot it may have been anybody.
     pub(super) fn compare_with_left(&mut self, containers: &[Container], now: Timestamp) {
         let Some(left) = self.durable.left.take() else { return };
-        if self.boot.is_empty() || left.boot == *self.boot {
+        if self.boot.now.is_empty() || left.boot == *self.boot.now {
             return;
         }
         let stopped = containers.iter().filter(|c| c.state == State::Exited && left.running.contains(&c.id));

@@ -51,7 +51,7 @@ use crate::image::{Digest, ImageId};
 use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate};
 
 use action::{Action, FilesAsked, OldImage};
-use boot::Occasion;
+use boot::{Boot, Occasion};
 use deploy::{Cause, Deployment, Phase};
 use fact::{Answer, Ask, Fact, Observation, StopTimes};
 use heal::Cure;
@@ -100,8 +100,6 @@ pub struct Durable {
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
     pub engine_stops: StopTimes,
-    /// The machine's boot in which the agent was started last; empty before the first.
-    pub boot: String,
     /// How it was when the agent was stopped; over once that was compared with what is there now.
     pub left: Option<boot::Left>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
@@ -141,8 +139,8 @@ struct Fault {
 pub struct Service {
     config: Arc<ServiceConfig>,
     durable: Durable,
-    /// Names the time since the machine was booted.
-    boot: Arc<str>,
+    /// Of the machine.
+    boot: Boot,
     /// Raised when an action begins or ends: what was read before is stale then.
     generation: u64,
     seen: Option<Observation>,
@@ -180,7 +178,7 @@ impl Service {
     pub fn new(
         config: Arc<ServiceConfig>,
         durable: Durable,
-        boot: Arc<str>,
+        boot: Boot,
         occasion: Occasion,
         now: Timestamp,
     ) -> (Self, Vec<AuditEntry>) {

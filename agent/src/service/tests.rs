@@ -11,7 +11,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Step};
-use super::boot::Occasion;
+use super::boot::{Boot, Occasion};
 use super::deploy::Cause;
 use super::fact::{Answer, Ask, Fact, Files, ImageView, LocalImage, Observation, StepResult};
 use super::{Durable, Service};
@@ -42,6 +42,10 @@ fn config() -> ServiceConfig {
     }
 }
 
+fn boot_of(now: &str, before: &str) -> Boot {
+    Boot { now: now.into(), before: before.into() }
+}
+
 /// A service in a story: time is a number of seconds, and what it says is collected.
 struct Story {
     service: Service,
@@ -54,7 +58,7 @@ impl Story {
     fn of(config: ServiceConfig) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (service, said) =
-            Service::new(Arc::new(config), Durable::default(), "one".into(), Occasion::Start, start);
+            Service::new(Arc::new(config), Durable::default(), boot_of("one", ""), Occasion::Start, start);
         Self { service, start, now: start, said }
     }
 
@@ -381,7 +385,7 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
         let files = vec!["/srv/shop.yml".into()];
         let moved = ServiceConfig { compose_project: Some("shop".into()), compose_files: files, ..config() };
         let (service, said) =
-            Service::new(Arc::new(moved), durable, "one".into(), Occasion::Reload, story.now);
+            Service::new(Arc::new(moved), durable, boot_of("one", "one"), Occasion::Reload, story.now);
         let [resumed] = &said[..] else { panic!("{said:?}") };
         assert_eq!(resumed.event, Kind::RESUMED);
         let reason = resumed.reason.as_deref().unwrap();

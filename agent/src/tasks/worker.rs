@@ -23,7 +23,7 @@ use crate::config::ServiceConfig;
 use crate::image::{Digest, Reference};
 use crate::ports::{Compose, Engine, Pulled, Registry, Urgency};
 use crate::service::action::Action;
-use crate::service::boot::Occasion;
+use crate::service::boot::{Boot, Occasion};
 use crate::service::fact::{Answer, Ask, CheckFault, Fact};
 use crate::service::status::Snapshot;
 use crate::service::{Durable, Service};
@@ -60,8 +60,8 @@ pub struct World {
     pub deployed: Deployed,
     /// Compose projects, one deployment at a time each.
     pub projects: Projects,
-    /// Names the time since the machine was booted; empty where it can't be known.
-    pub boot: Arc<str>,
+    /// Boots of the machine.
+    pub boot: Boot,
     /// Checks that may read from the engine at once, so that many services do not flood it.
     pub engine_slots: Arc<Semaphore>,
 }

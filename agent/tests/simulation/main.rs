@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
 use evenkeel_agent::image::Reference;
 use evenkeel_agent::ports::Urgency;
-use evenkeel_agent::service::boot::Occasion;
+use evenkeel_agent::service::boot::{Boot, Occasion};
 use evenkeel_agent::service::fact::{Ask, Fact};
 use evenkeel_agent::service::unsaid;
 use evenkeel_agent::tasks::cycle::Cycle;
@@ -68,7 +68,7 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
         record: Arc::new(move |entry| recorder.record(entry)),
         deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
-        boot: "one".into(),
+        boot: Boot { now: "one".into(), before: "one".into() },
         engine_slots: Arc::new(Semaphore::new(4)),
     };
     let durable = fake.durable(&state_key(&config.name)).await;

@@ -51,7 +51,7 @@ fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
         record: Arc::new(|_| {}),
         deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
-        boot: "one".into(),
+        boot: Boot { now: "one".into(), before: "one".into() },
         engine_slots: Arc::new(Semaphore::new(4)),
     }
 }

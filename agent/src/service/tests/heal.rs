@@ -307,8 +307,8 @@ fn comes_back(story: &mut Story, boot: &str) {
     story.service.leave();
     let written = serde_json::to_vec(story.service.durable()).unwrap();
     let durable = serde_json::from_slice(&written).unwrap();
-    story.service =
-        Service::new(story.service.config.clone(), durable, boot.into(), Occasion::Start, story.now).0;
+    let boot = Boot { now: boot.into(), before: story.service.boot.now.clone() };
+    story.service = Service::new(story.service.config.clone(), durable, boot, Occasion::Start, story.now).0;
 }
 
 #[test]
@@ -349,8 +349,14 @@ fn what_ended_as_if_stopped_while_the_agent_was_away_and_nobody_tells_of_is_left
         // Killed: it does not say what it left.
         let durable = story.service.durable().clone();
         story.at(60);
-        story.service =
-            Service::new(story.service.config.clone(), durable, boot.into(), Occasion::Start, story.now).0;
+        story.service = Service::new(
+            story.service.config.clone(),
+            durable,
+            boot_of(boot, "one"),
+            Occasion::Start,
+            story.now,
+        )
+        .0;
         let ended = Container { finished_at: story.seconds(20), oom_killed, ..exited("a", code) };
         assert_eq!(story.look(&[&ended]).restarts(), [""; 0]);
         if told {
