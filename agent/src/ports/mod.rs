@@ -170,6 +170,18 @@ pub struct Container {
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
 }
 
+impl Container {
+    /// Whether it has a main process, be it frozen or between two runs.
+    pub fn is_live(&self) -> bool {
+        matches!(self.state, State::Running | State::Paused | State::Restarting)
+    }
+
+    /// Whether it was made from this reference, by the name that it was given then.
+    pub fn is_made_from(&self, reference: &Reference) -> bool {
+        Reference::parse(&self.config_image).is_ok_and(|made_from| made_from == *reference)
+    }
+}
+
 /// A container whose network another one uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lender {

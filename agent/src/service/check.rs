@@ -168,10 +168,7 @@ impl Service {
             return observation;
         }
         for view in &mut observation.images {
-            let is_used = |c: &Container| {
-                !left.contains(&c.id)
-                    && Reference::parse(&c.config_image).is_ok_and(|made_from| made_from == view.reference)
-            };
+            let is_used = |c: &Container| !left.contains(&c.id) && c.is_made_from(&view.reference);
             let used: Vec<&ImageId> =
                 observation.containers.iter().filter(|c| is_used(c)).map(|c| &c.image).collect();
             view.running.retain(|image| used.contains(&&image.id));
@@ -184,15 +181,12 @@ impl Service {
     fn unused(&self) -> Option<String> {
         let observation = self.seen.as_ref().filter(|_| self.project().is_some())?;
         let wanted: Vec<&ImageView> = observation.images.iter().collect();
-        let is_live = |c: &Container| matches!(c.state, State::Running | State::Paused | State::Restarting);
-        let made_from = |c: &Container, view: &ImageView| {
-            Reference::parse(&c.config_image).is_ok_and(|made_from| made_from == view.reference)
-        };
-        let used = observation.containers.iter().any(|c| wanted.iter().any(|view| made_from(c, view)));
-        if wanted.is_empty() || used || !observation.containers.iter().any(is_live) {
+        let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.reference));
+        let all = &observation.containers;
+        if wanted.is_empty() || all.iter().any(is_used) || !all.iter().any(Container::is_live) {
             return None;
         }
-        let mut theirs: Vec<&str> = observation.containers.iter().map(|c| c.config_image.as_str()).collect();
+        let mut theirs: Vec<&str> = all.iter().map(|c| c.config_image.as_str()).collect();
         theirs.sort_unstable();
         theirs.dedup();
         let ours: Vec<String> = wanted.iter().map(|view| view.reference.to_string()).collect();
@@ -248,9 +242,10 @@ impl Service {
             });
         }
         for (reference, digest) in &observation.blocked_elsewhere {
-            let running = observation.containers.iter().find(|c| {
-                c.state == State::Running && Reference::parse(&c.config_image).is_ok_and(|r| r == *reference)
-            });
+            let running = observation
+                .containers
+                .iter()
+                .find(|c| c.state == State::Running && c.is_made_from(reference));
             let own = moves.iter().any(|m| m.reference == *reference);
             if let (Some(container), false) = (running, own) {
                 tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");

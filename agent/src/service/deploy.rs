@@ -163,7 +163,7 @@ impl Phase {
 pub(super) fn others(containers: &[Container]) -> Vec<(Reference, ImageId)> {
     let mut all: Vec<(Reference, ImageId)> = containers
         .iter()
-        .filter(|c| matches!(c.state, State::Running | State::Paused | State::Restarting))
+        .filter(|c| c.is_live())
         .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
         .filter(|(reference, _)| !reference.is_pinned())
         .collect();

@@ -404,10 +404,8 @@ impl Service {
 
     /// What is to be said of containers on the old image that compose has not brought along.
     fn left_behind_by(&self, m: &Move) -> Option<String> {
-        let is_left = |c: &&Container| {
-            self.durable.left_behind.contains(&c.id)
-                && Reference::parse(&c.config_image).is_ok_and(|reference| reference == m.reference)
-        };
+        let is_left =
+            |c: &&Container| self.durable.left_behind.contains(&c.id) && c.is_made_from(&m.reference);
         let names: Vec<&str> =
             self.containers.iter().flatten().filter(is_left).map(|c| c.name.as_str()).collect();
         (!names.is_empty()).then(|| {

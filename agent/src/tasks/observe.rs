@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference, digests_in};
-use crate::ports::{Container, Engine, EngineError, Members, State};
+use crate::ports::{Container, Engine, EngineError, Members};
 use crate::service::action::FilesAsked;
 use crate::service::fact::{CheckFault, Files, ImageView, LocalImage, Observation};
 
@@ -129,10 +129,7 @@ async fn read_files(world: &World, asked: &FilesAsked) -> Files {
 fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
     let mut ids: Vec<ImageId> = Vec::new();
     for container in containers {
-        let lives = matches!(container.state, State::Running | State::Paused | State::Restarting);
-        let same =
-            || Reference::parse(&container.config_image).is_ok_and(|made_from| made_from == *reference);
-        if lives && same() && !ids.contains(&container.image) {
+        if container.is_live() && container.is_made_from(reference) && !ids.contains(&container.image) {
             ids.push(container.image.clone());
         }
     }
