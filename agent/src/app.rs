@@ -15,7 +15,7 @@ use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::audit::recall::missing;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, delivery};
@@ -40,13 +40,11 @@ use crate::{PROGRAM, text};
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
-/// Checks that may read from the engine at once.
-const ENGINE_SLOTS: usize = 16;
 
 /// Runs the agent until it is told to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
+    // One thread is enough for what waits most of its life, and what it frees is of use to all.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
@@ -131,7 +129,6 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         },
         projects: Projects::default(),
         boot: boot.clone(),
-        engine_slots: Arc::new(Semaphore::new(ENGINE_SLOTS)),
     };
     let origin = Origin {
         source: source.clone(),

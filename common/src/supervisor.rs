@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -212,6 +213,8 @@ impl TaskSet {
     /// Starts a task.
     pub fn spawn(&self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
         let (name, kill, panicked) = (name.into(), self.kill.clone(), self.panicked.clone());
+        // On the heap by itself: each wrapper that a future is moved into would hold it twice.
+        let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         self.tracker.spawn(async move {
             let task = AssertUnwindSafe(kill.run_until_cancelled_owned(task)).catch_unwind();
             if let Err(panic) = task.await {

@@ -132,7 +132,7 @@ impl Deliveries {
         };
         let close = CancellationToken::new();
         let (end, ended) = oneshot::channel::<()>();
-        let work = close.clone().run_until_cancelled_owned(sink.run(self.0.stop.clone()));
+        let work = close.clone().run_until_cancelled_owned(Box::pin(sink.run(self.0.stop.clone())));
         self.0.tasks.spawn(name, async move {
             let _end = end;
             work.await;

@@ -48,7 +48,6 @@ pub(super) async fn observe(
         .or_else(|| config.container_name.clone().map(Members::Name));
     let engine = world.engine.as_ref();
     let containers = async {
-        let _slot = world.engine_slots.acquire().await;
         match &members {
             Some(members) => engine.containers(members).await,
             None => Ok(Vec::new()),
@@ -70,25 +69,22 @@ pub(super) async fn observe(
     }
 
     let mut images = Vec::with_capacity(config.images.len());
-    {
-        let _slot = world.engine_slots.acquire().await;
-        for (image, remote) in wanted.iter().zip(remote.into_iter().flatten()) {
-            let mut running = Vec::new();
-            for id in running_on(&containers, &image.reference) {
-                // The image of a running container may have been removed by force: known, but without digest.
-                let found = local_image(engine, &id.0, &image.reference).await?;
-                running.push(found.unwrap_or(LocalImage { id, digests: Vec::new(), size: 0 }));
-            }
-            let pinned = image.reference.is_pinned();
-            let tag = if pinned { image.reference.to_string() } else { image.reference.tagged() };
-            images.push(ImageView {
-                text: image.text.clone(),
-                tagged: local_image(engine, &tag, &image.reference).await?,
-                reference: image.reference.clone(),
-                remote,
-                running,
-            });
+    for (image, remote) in wanted.iter().zip(remote.into_iter().flatten()) {
+        let mut running = Vec::new();
+        for id in running_on(&containers, &image.reference) {
+            // The image of a running container may have been removed by force: known, but without digest.
+            let found = local_image(engine, &id.0, &image.reference).await?;
+            running.push(found.unwrap_or(LocalImage { id, digests: Vec::new(), size: 0 }));
         }
+        let pinned = image.reference.is_pinned();
+        let tag = if pinned { image.reference.to_string() } else { image.reference.tagged() };
+        images.push(ImageView {
+            text: image.text.clone(),
+            tagged: local_image(engine, &tag, &image.reference).await?,
+            reference: image.reference.clone(),
+            remote,
+            running,
+        });
     }
     for view in &mut images {
         let here = |digest: &Digest| {

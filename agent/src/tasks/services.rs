@@ -324,15 +324,16 @@ impl Services {
         let elsewhere: BlockedElsewhere =
             Arc::new(move |project, name| blocked_elsewhere(&everyone.borrow().clone(), project, name));
         let occasion = if recall.is_some() { Occasion::Start } else { Occasion::Reload };
-        let (worker, handle) =
+        let (mut worker, handle) =
             Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere, occasion);
         let stop = self.stop.child_token();
         let (end, ended) = oneshot::channel::<()>();
-        // On the heap once: each block that a large future is moved into would hold it twice.
-        let work = Box::pin(worker.run(stop.clone()));
+        let stopped = stop.clone();
         self.tasks.spawn(format!("service {name}"), async move {
-            let _end = end;
-            work.await;
+            worker.run(stopped).await;
+            // Its lease has ended, too, when its end is told.
+            drop(worker);
+            drop(end);
         });
         self.running.insert(name, Running { stop, ended });
         handle

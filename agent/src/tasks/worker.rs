@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -62,8 +62,6 @@ pub struct World {
     pub projects: Projects,
     /// Boots of the machine.
     pub boot: Boot,
-    /// Checks that may read from the engine at once, so that many services do not flood it.
-    pub engine_slots: Arc<Semaphore>,
 }
 
 /// One lock per compose project (DECISIONS 4: one deploy at a time per project).
@@ -236,7 +234,7 @@ impl Worker {
     }
 
     /// Works until `stop`, then lets a step under way end.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(&mut self, stop: CancellationToken) {
         let first = std::mem::take(&mut self.said_first);
         self.settle(first).await;
         loop {

@@ -17,7 +17,7 @@ use evenkeel_agent::tasks::cycle::Cycle;
 use evenkeel_agent::tasks::worker::{Command, Handle, Projects, Worker, World, state_key};
 use evenkeel_common::clock::TokioClock;
 use evenkeel_common::wire::Kind;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
 
@@ -69,13 +69,12 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
         deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
-        engine_slots: Arc::new(Semaphore::new(4)),
     };
     let durable = fake.durable(&state_key(&config.name)).await;
     for entry in unsaid(&durable.said, &fake.entries()) {
         fake.record(entry);
     }
-    let (worker, handle) =
+    let (mut worker, handle) =
         Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()), Occasion::Start);
     let stop = CancellationToken::new();
     let run = worker.run(stop.clone());

@@ -52,7 +52,6 @@ fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
         deployed: Arc::new(|_, _| {}),
         projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
-        engine_slots: Arc::new(Semaphore::new(4)),
     }
 }
 
@@ -101,8 +100,8 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     let manager = Arc::new(ServiceManager::new(&|_| Some(format!("@{name}").into())));
     let fake = new_world();
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
-    let (hanging, door) = worker("hanging", &world(&fake, disk.clone()));
-    let (lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
+    let (mut hanging, door) = worker("hanging", &world(&fake, disk.clone()));
+    let (mut lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
     let (stop, both) = (CancellationToken::new(), fleet(&[door.clone(), other_door]));
     let signs_of_life = give_signs(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
     let script = async {
@@ -215,7 +214,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         fake.compose_service("web", &reference(WEB));
         fake.operator_up();
         let world = world(&fake, Arc::new(fake.clone()));
-        let (worker, handle) = worker("shop", &world);
+        let (mut worker, handle) = worker("shop", &world);
         let mut shown = handle.snapshot.clone();
         let (poller, pushes) = PushPoller::new(fleet(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();

@@ -1,12 +1,14 @@
 //! One engine client for all calls: made when first needed, made anew after a failure, every call with a deadline.
 
 use std::error::Error as _;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use http::HeaderValue;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::endpoint::Endpoint;
@@ -16,15 +18,58 @@ use crate::ports::text::stable;
 /// The client's own limit, in whole seconds. It only counts until an answer begins; calls set shorter ones.
 pub(super) const ANSWER_LIMIT_SECS: u64 = 120;
 
+/// How long the engine may take for a question that changes nothing.
+pub(super) const READ: Duration = Duration::from_secs(10);
+/// Questions under way at once. Each has a connection of its own, which takes 50 KiB here and a thread's work there; all
+/// services ask at the same moment when the agent starts.
+pub(super) const AT_ONCE: usize = 8;
+/// Longest wait for a place without any answer to anybody. The bound is a courtesy: what hangs the questions about some
+/// containers must not hold up those about all others.
+const COURTESY: Duration = Duration::from_secs(1);
+
 /// The way to one engine.
 pub(super) struct Connection {
     endpoint: Endpoint,
     client: Mutex<Option<Docker>>,
+    places: Semaphore,
+    /// Questions that were answered.
+    answers: AtomicU64,
 }
 
 impl Connection {
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, client: Mutex::new(None) }
+        Self {
+            endpoint,
+            client: Mutex::new(None),
+            places: Semaphore::new(AT_ONCE),
+            answers: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks the engine for something that it knows at once, [`AT_ONCE`] at a time where they are answered in time.
+    pub(super) async fn read<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
+    where
+        F: Fn(Docker) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let _place = self.place().await;
+        let result = self.call(doing, READ, ask).await;
+        let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
+        self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
+        result
+    }
+
+    /// Waits for a place as long as the engine answers.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        let mut place = pin!(self.places.acquire());
+        loop {
+            let before = self.answers.load(Ordering::Relaxed);
+            match timeout(COURTESY, &mut place).await {
+                Ok(place) => return place.ok(),
+                Err(_) if self.answers.load(Ordering::Relaxed) == before => return None,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Asks the engine. `doing` is for the error text, `limit` holds for everything, a new connection included.
@@ -33,7 +78,7 @@ impl Connection {
         F: Fn(Docker) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let asked = timeout(limit, async {
+        let asked = async {
             match ask(self.client().await?).await {
                 // The engine was exchanged under us; ask which version it speaks and try once more.
                 Err(error) if is_version_mismatch(&error) => {
@@ -42,7 +87,9 @@ impl Connection {
                 }
                 answer => answer,
             }
-        });
+        };
+        // On the heap only while it is asked: it is large, and many may wait for a place.
+        let asked = timeout(limit, Box::pin(asked));
         let result = match asked.await {
             Ok(answer) => answer.map_err(|error| self.explain(doing, &error)),
             Err(_) => Err(EngineError::Unavailable(format!(

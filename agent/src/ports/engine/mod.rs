@@ -21,7 +21,7 @@ use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::connection::Connection;
+use self::connection::{AT_ONCE, Connection, READ};
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
 use super::text::{Tail, stable};
 use super::{
@@ -30,7 +30,6 @@ use super::{
 use crate::image::{ImageId, Reference, Repository};
 
 const PING: Duration = Duration::from_secs(5);
-const READ: Duration = Duration::from_secs(10);
 /// Old engines make a one-shot reading wait for the next tick of their collector: about a second.
 const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
@@ -38,8 +37,6 @@ const CHANGE: Duration = Duration::from_secs(15);
 const RESTART: Duration = Duration::from_secs(150);
 /// A pull may take hours, but not without a sign of life.
 const PULL_SILENCE: Duration = Duration::from_mins(2);
-/// Inspections under way at once.
-const PARALLEL: usize = 16;
 
 /// Logins for pulls.
 #[async_trait]
@@ -66,19 +63,23 @@ impl DockerEngine {
         let filters = HashMap::from([(filter, vec![value])]);
         let options = query::ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         self.connection
-            .call("list containers", READ, |docker| {
+            .read("list containers", |docker| {
                 let options = options.clone();
                 async move { podman::in_known_words(docker.list_containers(Some(options)).await) }
             })
             .await
     }
 
-    /// What the engine says about a container; `None` when it is gone.
-    async fn seen(&self, doing: &str, name: &str) -> Result<Option<ContainerInspectResponse>, EngineError> {
+    /// What the engine says about a container, which is a lot; `None` when it is gone.
+    async fn seen(
+        &self,
+        doing: &str,
+        name: &str,
+    ) -> Result<Option<Box<ContainerInspectResponse>>, EngineError> {
         let seen = self
             .connection
-            .call(doing, READ, |docker| async move {
-                podman::in_known_words(docker.inspect_container(name, None).await)
+            .read(doing, |docker| async move {
+                podman::in_known_words(docker.inspect_container(name, None).await).map(Box::new)
             })
             .await;
         match seen {
@@ -92,7 +93,7 @@ impl DockerEngine {
     async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(name));
         let Some(seen) = self.seen(&doing, name).await? else { return Ok(None) };
-        convert::container(seen, status)
+        convert::container(*seen, status)
             .map(Some)
             .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}")))
     }
@@ -188,7 +189,7 @@ impl Engine for DockerEngine {
         });
         let mut containers: Vec<Container> = stream::iter(wanted)
             .map(|(id, status)| async move { self.inspect(&id, status).await })
-            .buffer_unordered(PARALLEL)
+            .buffer_unordered(AT_ONCE)
             // One that went away in between is not there.
             .try_filter_map(|container| ready(Ok(container)))
             .try_collect()
@@ -206,10 +207,10 @@ impl Engine for DockerEngine {
         let doing = format!("inspect image {name}");
         let seen = self
             .connection
-            .call(&doing, READ, |docker| async move { docker.inspect_image(name).await })
+            .read(&doing, |docker| async move { docker.inspect_image(name).await.map(Box::new) })
             .await;
         match seen {
-            Ok(seen) => convert::image(seen)
+            Ok(seen) => convert::image(*seen)
                 .map(Some)
                 .ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id"))),
             Err(EngineError::NotFound(_)) => Ok(None),
@@ -295,7 +296,7 @@ impl Engine for DockerEngine {
         let options = query::ListImagesOptionsBuilder::new().filters(&filters).build();
         let listed = self
             .connection
-            .call(&format!("list the tags of {repository}"), READ, |docker| {
+            .read(&format!("list the tags of {repository}"), |docker| {
                 let options = options.clone();
                 async move { docker.list_images(Some(options)).await }
             })
@@ -371,7 +372,7 @@ impl Engine for DockerEngine {
         let options =
             query::LogsOptionsBuilder::new().stdout(true).stderr(true).tail(&lines.to_string()).build();
         self.connection
-            .call(&format!("read the log of {}", stable(container)), READ, |docker| {
+            .read(&format!("read the log of {}", stable(container)), |docker| {
                 let mut pieces = docker.logs(container, Some(options.clone()));
                 async move {
                     let mut tail = Tail::default();

@@ -81,6 +81,49 @@ async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged
     assert!(matches!(&error, EngineError::Refused(text) if text.contains("too new")), "{error:?}");
 }
 
+/// A connection that has agreed upon a version, in a time that passes by itself when nobody works.
+async fn connection(server: &MockServer) -> Connection {
+    let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));
+    connection.client().await.unwrap();
+    tokio::time::pause();
+    connection
+}
+
+#[tokio::test]
+async fn many_questions_are_asked_a_few_at_a_time_and_all_are_answered() {
+    let connection = connection(&server().await).await;
+    let (now, most) = (Mutex::new(0), Mutex::new(0));
+    let (now, most) = (&now, &most);
+    let question = || {
+        connection.read("ask", move |_| async move {
+            *now.lock().unwrap() += 1;
+            let asked = *now.lock().unwrap();
+            let mut most = most.lock().unwrap();
+            *most = asked.max(*most);
+            drop(most);
+            // So long that the last one waits for its place far longer than the courtesy goes.
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            *now.lock().unwrap() -= 1;
+            Ok(())
+        })
+    };
+    let answers = futures_util::future::join_all((0..AT_ONCE * 5).map(|_| question())).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(*most.lock().unwrap(), AT_ONCE);
+}
+
+#[tokio::test]
+async fn questions_that_hang_do_not_hold_up_the_others() {
+    let connection = connection(&server().await).await;
+    let hang = || connection.read("hang", |_| std::future::pending::<Result<(), Error>>());
+    let began = tokio::time::Instant::now();
+    tokio::select! {
+        answers = futures_util::future::join_all((0..AT_ONCE).map(|_| hang())) => unreachable!("{answers:?}"),
+        answer = connection.read("ask", |_| ready(Ok(()))) => answer.unwrap(),
+    }
+    assert!(began.elapsed() < READ / 5, "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn an_engine_that_is_going_down_is_unavailable_and_is_asked_anew() {
     let server = server().await;
