@@ -4,7 +4,9 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use contract_tests::{Agent, ContainerView, Image, Pushed, World, kill_from_outside, unused_port, wait_for};
+use contract_tests::{
+    Agent, ContainerView, Image, LABEL, Pushed, World, kill_from_outside, unused_port, wait_for,
+};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
@@ -243,6 +245,44 @@ fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
     wait_for(LONG, "the fault to be over", || {
         if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
     });
+}
+
+#[test]
+fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
+    let (world, _) = World::with_web("override");
+    let file = world.folder().join("compose.override.yml");
+    std::fs::write(&file, "services: { web: { environment: { FROM: override } } }\n").unwrap();
+    let output = world.project.compose(&["-f", &file.display().to_string(), "up", "-d"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let before = world.assert_runs("web", "v1");
+    let has_it = || world.engine.docker(&["exec", &before.name, "/bin/sh", "-c", "echo $FROM"]) == "override";
+    assert!(has_it());
+    let mut agent = world.agent_for(&[world.entry("web", &["web:latest"])]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    let said = agent.wait_entry(LONG, &Kind::ERROR, 1);
+    assert!(said.message.contains(&file.display().to_string()), "{said:#?}");
+    agent.trigger("web");
+    assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
+
+    agent.reload(|config| config["services"][0]["compose_files"] = json!([world.project.file, file]));
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert!(has_it());
+    assert!(agent.errored().is_empty(), "{:?}", agent.errored());
+
+    // One that only adds services changes nothing of what is there.
+    let more = world.folder().join("more.yml");
+    world.push("db", &Image::good("v1"));
+    let db = json!({"image": world.reference("db"), "labels": {LABEL: world.project.name}, "network_mode": "none"});
+    std::fs::write(&more, json!({"services": {"db": db}}).to_string()).unwrap();
+    let files = [&file, &more].map(|file| file.display().to_string());
+    let output = world.project.compose(&["-f", &files[0], "-f", &files[1], "up", "-d", "--force-recreate"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    world.push("web", &Image::good("v3"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 2);
+    assert!(has_it());
 }
 
 #[test]

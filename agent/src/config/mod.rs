@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::image::Reference;
+use crate::ports::Project;
 
 mod delivery;
 mod file;
@@ -236,6 +237,15 @@ pub struct ServiceConfig {
     pub heal_cooldown: Duration,
     /// Consecutive failed restarts before giving up.
     pub heal_max_restarts: u32,
+}
+
+impl ServiceConfig {
+    /// What compose is given; `None` where the service has no project or no files.
+    pub fn project(&self) -> Option<Project> {
+        let name = self.compose_project.clone()?;
+        let files = self.compose_files.clone();
+        (!files.is_empty()).then(|| Project { name, files, env_file: self.env_file.clone() })
+    }
 }
 
 /// An image reference as its user wrote it, and what it means.

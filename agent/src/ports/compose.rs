@@ -4,6 +4,7 @@ mod child;
 mod env_file;
 mod others;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -244,6 +245,17 @@ impl Compose for ComposeCli {
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
         self.run(project, &["config", "--quiet"]).await.map(|_| ())
+    }
+
+    async fn hashes(&self, project: &Project) -> Result<BTreeMap<String, String>, ComposeError> {
+        let printed = self.run(project, &["config", "--hash", "*"]).await?;
+        // Warnings stand between them.
+        let is_hash = |text: &&str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let line = |line: &str| {
+            let (service, hash) = line.split_once(' ')?;
+            Some((service.to_owned(), Some(hash.trim()).filter(is_hash)?.to_owned()))
+        };
+        Ok(printed.lines().filter_map(line).collect())
     }
 }
 

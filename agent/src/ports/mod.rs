@@ -6,6 +6,7 @@ mod login;
 pub mod registry;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -132,6 +133,10 @@ pub struct Container {
     pub name: String,
     /// Compose service that it belongs to, empty outside compose.
     pub compose_service: String,
+    /// Files that compose made it from, as its label names them; empty outside compose.
+    pub compose_files: Vec<PathBuf>,
+    /// Hash of its compose service's configuration, by which compose knows whether it must be made anew.
+    pub compose_hash: String,
     /// Image reference that it was made from (`Config.Image`).
     pub config_image: String,
     /// Image that it runs on.
@@ -378,6 +383,9 @@ pub trait Compose: Send + Sync + 'static {
 
     /// `compose config --quiet`: whether the files can be used.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
+
+    /// `compose config --hash`: the hash of every service's configuration as the files have it, by its name.
+    async fn hashes(&self, project: &Project) -> Result<BTreeMap<String, String>, ComposeError>;
 }
 
 /// What `up` does with containers that need no change.

@@ -117,7 +117,13 @@ impl Service {
         } else {
             drift.or(start)
         };
-        if let Some(text) = files_fault.or_else(|| self.unused()) {
+        let left_out = self.left_out();
+        if left_out.is_some() {
+            // Only what a person asked for.
+            self.wanted =
+                self.wanted.take().filter(|cause| matches!(cause, Cause::Redeploy | Cause::WayBack));
+        }
+        if let Some(text) = files_fault.or(left_out).or_else(|| self.unused()) {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
             self.set_fault(Some(Fault { text, from_check: true }), now, entries);
             return;
@@ -179,7 +185,7 @@ impl Service {
     /// What is wrong when the project runs, and none of it is made from a configured image: names that differ in
     /// the spelling are different images to an engine.
     fn unused(&self) -> Option<String> {
-        let observation = self.seen.as_ref().filter(|_| self.project().is_some())?;
+        let observation = self.seen.as_ref().filter(|_| self.config.project().is_some())?;
         let wanted: Vec<&ImageView> = observation.images.iter().collect();
         let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.reference));
         let all = &observation.containers;
@@ -195,6 +201,20 @@ impl Service {
             ours.join(", "),
             theirs.join(", ")
         ))
+    }
+
+    /// What is wrong when the project was brought up with more files than are configured: compose takes an override
+    /// file beside the first one by itself, but not when files are named.
+    fn left_out(&self) -> Option<String> {
+        let files = &self.seen.as_ref()?.left_out;
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "the containers were made with {}, too, which compose_files does not name: without it they would lose \
+                 what it sets, so nothing is deployed; name it there, or redeploy to go on without it",
+                names.join(", ")
+            )
+        })
     }
 
     /// Plans a deployment from what was seen. Whether there is one to do.
@@ -263,7 +283,7 @@ impl Service {
         self.durable.given_up = false;
         let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
         let mut deployment = Deployment {
-            project: self.project(),
+            project: self.config.project(),
             grace: self.config.health_grace,
             begun: now,
             moves,

@@ -1,6 +1,7 @@
 //! What a service is told: everything that enters the decision core.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 
@@ -88,6 +89,9 @@ pub struct Observation {
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
     /// The compose files.
     pub files: Files,
+    /// Compose files that containers were made with and the configuration does not name, where it would change these
+    /// containers to bring the project up without them.
+    pub left_out: Vec<PathBuf>,
 }
 
 /// The compose files as one check saw them.

@@ -226,20 +226,10 @@ impl Service {
         &self.durable
     }
 
-    /// What compose is given; `None` where the service has no project or no files.
-    pub fn project(&self) -> Option<Project> {
-        let name = self.config.compose_project.clone()?;
-        (!self.config.compose_files.is_empty()).then(|| Project {
-            name,
-            files: self.config.compose_files.clone(),
-            env_file: self.config.env_file.clone(),
-        })
-    }
-
     /// What it works on just now: the project of the deployment under way, which may be configured no more.
     fn project_at_work(&self) -> Option<Project> {
         let deployed = self.durable.deployment.as_ref().and_then(|deployment| deployment.project.clone());
-        deployed.or_else(|| self.project())
+        deployed.or_else(|| self.config.project())
     }
 
     /// Name of the compose project that nobody else may work on meanwhile.
@@ -317,7 +307,9 @@ impl Service {
                 entries.push(self.entry(now, Kind::MANUAL_TRIGGER, Level::Info, "a check was asked for"));
                 Answer::Accepted
             }
-            Ask::Redeploy if self.project().is_none() => Answer::Skipped("no compose files configured"),
+            Ask::Redeploy if self.config.project().is_none() => {
+                Answer::Skipped("no compose files configured")
+            }
             Ask::Redeploy => {
                 self.redeploy_asked = true;
                 self.check_due = true;
@@ -432,6 +424,7 @@ impl Service {
             settled.extend(self.durable.not_found.clone());
             let asked = std::mem::take(&mut self.check_asked);
             let files = self
+                .config
                 .project()
                 .filter(|_| self.config.compose_watch)
                 .map(|project| FilesAsked { project, known: self.durable.files_hash.clone() });
@@ -515,7 +508,7 @@ impl Service {
         self.begin_cure(name, format!("making container {name} anew"), now);
         self.durable.deployment = Some(Deployment {
             cause: Cause::Renew { container: name.to_owned() },
-            project: self.project(),
+            project: self.config.project(),
             grace: self.config.health_grace,
             begun: now,
             moves: Vec::new(),

@@ -90,7 +90,7 @@ impl Service {
         matching: bool,
         now: Timestamp,
     ) -> Option<Cause> {
-        if !self.config.auto_start || self.project().is_none() || self.durable.given_up {
+        if !self.config.auto_start || self.config.project().is_none() || self.durable.given_up {
             return None;
         }
         let with_loops = !self.config.auto_heal;

@@ -136,6 +136,8 @@ fn running(name: &str) -> Container {
         id: format!("id-{name}"),
         name: name.into(),
         compose_service: name.into(),
+        compose_files: Vec::new(),
+        compose_hash: String::new(),
         config_image: IMAGE.into(),
         image: ImageId("sha256:one".into()),
         state: State::Running,
@@ -196,6 +198,7 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         containers: containers.iter().map(|c| (*c).clone()).collect(),
         blocked_elsewhere: Vec::new(),
         files: Files::Unread,
+        left_out: Vec::new(),
     }
 }
 
@@ -301,6 +304,28 @@ fn files_that_cannot_be_used_wait_and_are_said_once() {
     story.at(40).check(seen(Files::Hash("one".into())));
     assert_eq!(story.act(), None);
     assert_eq!(story.kinds(), [Kind::ERROR, Kind::RECOVERED]);
+}
+
+#[test]
+fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
+    let mut story = Story::of(ServiceConfig { auto_start: true, compose_watch: true, ..config() });
+    let old = [local("sha256:one", &['1'])];
+    let left_out = |seen: Observation| Observation { left_out: vec!["/srv/shop/more.yml".into()], ..seen };
+    for (second, seen) in [
+        (0, observed('2', &old, &[&running("a")])),
+        (10, observed('1', &old, &[&exited("a", 1)])),
+        (20, Observation { files: Files::Hash("one".into()), ..observed('1', &old, &[&running("a")]) }),
+        (30, Observation { files: Files::Hash("two".into()), ..observed('2', &old, &[&running("a")]) }),
+    ] {
+        story.at(second).check(left_out(seen));
+        assert_eq!(story.act(), None, "at {second}");
+    }
+    assert!(story.said[0].message.contains("/srv/shop/more.yml"), "{:?}", story.said);
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::ERROR], StatusValue::Errored));
+
+    assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Accepted);
+    story.check(left_out(observed('2', &old, &[&running("a")])));
+    assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))), "a person asked for it");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The hash over a project's compose files (spec 1.6).
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,22 @@ pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
         Ok(hex::encode(hasher.finalize()))
     });
     hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
+}
+
+/// Those of `files` that are there, and are no other names of the `known` ones. Relative ones are nobody's: what they
+/// are relative to is not known.
+pub(super) async fn others(mut files: BTreeSet<PathBuf>, known: &[PathBuf]) -> Vec<PathBuf> {
+    files.retain(|file| file.is_absolute() && !known.contains(file));
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let known = known.to_vec();
+    let looked = tokio::task::spawn_blocking(move || {
+        let known: Vec<_> = known.iter().filter_map(|file| file.canonicalize().ok()).collect();
+        let is_other = |file: &PathBuf| file.canonicalize().is_ok_and(|real| !known.contains(&real));
+        files.into_iter().filter(is_other).collect()
+    });
+    looked.await.unwrap_or_default()
 }
 
 /// Reads a regular file. Neither a link nor a pipe in its place is followed or waited for.
@@ -68,6 +85,22 @@ mod tests {
         std::fs::write(&a, "ab").unwrap();
         std::fs::write(&b, "c").unwrap();
         assert_ne!(hash(&[a, b]).await.unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn other_files_are_those_that_exist_and_are_no_other_name_of_a_known_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("real")).unwrap();
+        std::os::unix::fs::symlink(path("real"), path("alias")).unwrap();
+        for name in ["real/a.yml", "real/b.yml"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        let made_with = ["real/a.yml", "alias/a.yml", "alias/b.yml", "gone.yml"]
+            .map(path)
+            .into_iter()
+            .chain(["b.yml".into()]);
+        assert_eq!(others(made_with.collect(), &[path("real/a.yml")]).await, [path("alias/b.yml")]);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! One check: what the registry has and what runs here, read side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -97,7 +98,24 @@ pub(super) async fn observe(
             view.remote = Some(confirmed.map_err(|error| CheckFault::Failed(error.to_string()))?);
         }
     }
-    Ok(Observation { images, containers, blocked_elsewhere: Vec::new(), files })
+    let left_out = left_out(world, config, &containers).await;
+    Ok(Observation { images, containers, blocked_elsewhere: Vec::new(), files, left_out })
+}
+
+/// Files that would be left out, see [`Observation::left_out`]. Where compose can't say, there are none: bringing the
+/// project up will say why.
+async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
+    let made_with: BTreeSet<PathBuf> =
+        containers.iter().flat_map(|container| &container.compose_files).cloned().collect();
+    let Some(project) = config.project() else { return Vec::new() };
+    let mut others = files::others(made_with, &project.files).await;
+    if others.is_empty() {
+        return others;
+    }
+    let Ok(hashes) = world.compose.hashes(&project).await else { return Vec::new() };
+    let changes = |c: &&Container| hashes.get(&c.compose_service).is_some_and(|hash| *hash != c.compose_hash);
+    others.retain(|file| containers.iter().filter(changes).any(|c| c.compose_files.contains(file)));
+    others
 }
 
 /// Hashes the compose files. A change counts only when two reads agree and compose accepts it: editors write in

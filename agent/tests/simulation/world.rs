@@ -306,6 +306,8 @@ impl Inner {
             id: container.id.clone(),
             name: format!("p-{}-1", container.service),
             compose_service: container.service.clone(),
+            compose_files: Vec::new(),
+            compose_hash: String::new(),
             config_image: reference.tagged(),
             image: container.image.clone(),
             state: if container.started.is_some() { State::Running } else { State::Created },
@@ -494,6 +496,10 @@ impl Compose for FakeWorld {
 
     async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
         Ok(())
+    }
+
+    async fn hashes(&self, _: &Project) -> Result<BTreeMap<String, String>, ComposeError> {
+        Ok(BTreeMap::new())
     }
 
     async fn up(&self, _: &Project, recreate: &Recreate) -> Result<String, ComposeError> {

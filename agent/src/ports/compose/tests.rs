@@ -192,6 +192,16 @@ async fn a_container_in_the_way_is_worth_some_more_tries() {
 }
 
 #[tokio::test]
+async fn hashes_are_read_past_what_else_is_printed() {
+    let hash = "4ef0705a648195e22c5354b974fedd4e1b9b604f8bbe79fc5de21d5e2eb061ec";
+    let stage = Stage::new(&format!(
+        "echo 'level=warning msg=\"the attribute `version` is obsolete\"' >&2; echo 'web {hash}'; echo 'db none'; echo"
+    ));
+    let hashes = scripted().hashes(&stage.project()).await.unwrap();
+    assert_eq!(hashes, BTreeMap::from([("web".to_owned(), hash.to_owned())]));
+}
+
+#[tokio::test]
 async fn at_the_deadline_the_whole_group_is_asked_to_end() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");

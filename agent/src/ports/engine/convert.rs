@@ -1,5 +1,6 @@
 //! From the engine's answers to our values: defaults filled in, what means nothing left out.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::models::{
@@ -18,6 +19,8 @@ pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
 /// Label with the compose service's name.
 pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
 /// Label of what `compose run` made. Podman's compose does not set it, which means no.
+const FILES_LABEL: &str = "com.docker.compose.project.config_files";
+const HASH_LABEL: &str = "com.docker.compose.config-hash";
 pub(super) const ONE_OFF_LABEL: &str = "com.docker.compose.oneoff";
 
 /// The health check's last words are shown to people; more than this nobody reads.
@@ -59,12 +62,20 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
         let given = mode.strip_prefix("container:")?.to_owned();
         Some(Lender { given, found: None })
     });
+    let mut labels = config.labels.unwrap_or_default();
+    let mut label = |name: &str| labels.remove(name).unwrap_or_default();
     let mut mounts: Vec<_> = seen.mounts.unwrap_or_default().into_iter().map(mount).collect();
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     Ok(Container {
         id,
         name,
-        compose_service: config.labels.and_then(|mut l| l.remove(SERVICE_LABEL)).unwrap_or_default(),
+        compose_service: label(SERVICE_LABEL),
+        compose_files: label(FILES_LABEL)
+            .split(',')
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from)
+            .collect(),
+        compose_hash: label(HASH_LABEL),
         config_image: config.image.unwrap_or_default(),
         image,
         state: what,
