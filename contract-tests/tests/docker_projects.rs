@@ -286,6 +286,32 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
 }
 
 #[test]
+fn a_project_that_moved_is_updated_though_its_old_file_is_still_there() {
+    let (world, _) = World::with_web("moved");
+    let old = world.folder().join("old.yml");
+    let text = std::fs::read_to_string(&world.project.file).unwrap();
+    std::fs::write(
+        &old,
+        text.replace("network_mode: none", "network_mode: none\n    environment: { OLD: 1 }"),
+    )
+    .unwrap();
+    world.engine.docker(&[
+        "compose",
+        "-p",
+        &world.project.name,
+        "-f",
+        &old.display().to_string(),
+        "up",
+        "-d",
+    ]);
+    let agent = world.agent_for(&[world.entry("web", &["web:latest"])]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
 fn containers_outside_compose_are_healed_by_name_and_those_that_a_person_stopped_are_not() {
     let world = World::new("solo");
     world.push("web", &Image::good("v1"));

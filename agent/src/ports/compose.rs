@@ -4,8 +4,9 @@ mod child;
 mod env_file;
 mod others;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, Seek as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use self::child::{End, run};
 use super::text::{Tail, stable};
-use super::{Compose, ComposeError, Project, Recreate};
+use super::{Compose, ComposeError, Model, Project, Recreate};
 use crate::config::Runtime;
 use crate::text::plainly;
 
@@ -178,6 +179,16 @@ impl ComposeCli {
 impl ComposeCli {
     /// Runs one compose task; its first word names it in messages.
     async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
+        self.run_into(project, task, None).await
+    }
+
+    /// The same, where what it prints as its answer goes into a file instead.
+    async fn run_into(
+        &self,
+        project: &Project,
+        task: &[&str],
+        answer: Option<File>,
+    ) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
         let folder = project
             .files
@@ -190,13 +201,14 @@ impl ComposeCli {
             }
             None => Vec::new(),
         };
-        others::wait(&project.name).await;
         let deadline = Instant::now() + self.limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {
             let mut tail = Tail::default();
             let command = self.command(project, task, folder, &variables);
-            let end = run(command, deadline, &mut tail)
+            let answer = answer.as_ref().map(File::try_clone).transpose();
+            let answer = answer.map_err(|error| silent(plainly(&error)))?;
+            let end = run(command, answer, deadline, &mut tail)
                 .await
                 .map_err(|error| silent(self.not_started(&error, folder)))?;
             let output = tail.text();
@@ -224,6 +236,7 @@ fn up_task(recreate: &Recreate) -> Vec<&str> {
     match recreate {
         Recreate::Changed => {}
         Recreate::All => task.push("--force-recreate"),
+        Recreate::Nothing => task.push("--no-recreate"),
         Recreate::Only(service) => task.extend(["--force-recreate", "--no-deps", service]),
         Recreate::Alone(services) => {
             task.push("--no-deps");
@@ -236,10 +249,12 @@ fn up_task(recreate: &Recreate) -> Vec<&str> {
 #[async_trait]
 impl Compose for ComposeCli {
     async fn up(&self, project: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
+        others::wait(&project.name).await;
         self.run(project, &up_task(recreate)).await
     }
 
     async fn down(&self, project: &Project) -> Result<String, ComposeError> {
+        others::wait(&project.name).await;
         self.run(project, &["down"]).await
     }
 
@@ -247,15 +262,18 @@ impl Compose for ComposeCli {
         self.run(project, &["config", "--quiet"]).await.map(|_| ())
     }
 
-    async fn hashes(&self, project: &Project) -> Result<BTreeMap<String, String>, ComposeError> {
-        let printed = self.run(project, &["config", "--hash", "*"]).await?;
-        // Warnings stand between them.
-        let is_hash = |text: &&str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        let line = |line: &str| {
-            let (service, hash) = line.split_once(' ')?;
-            Some((service.to_owned(), Some(hash.trim()).filter(is_hash)?.to_owned()))
-        };
-        Ok(printed.lines().filter_map(line).collect())
+    async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
+        let broken = |cause: String| ComposeError { cause, output: String::new() };
+        let lost =
+            |error: std::io::Error| broken(format!("what compose printed was lost: {}", plainly(&error)));
+        // It can be long, and holds what the variables hold: into memory, whole, and not between the warnings.
+        let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut printed = File::from(memory.map_err(|error| lost(error.into()))?);
+        let answer = Some(printed.try_clone().map_err(lost)?);
+        self.run_into(project, &["config", "--format", "json"], answer).await?;
+        printed.rewind().map_err(lost)?;
+        serde_json::from_reader(BufReader::new(printed))
+            .map_err(|error| broken(format!("`config` printed something else than its model: {error}")))
     }
 }
 

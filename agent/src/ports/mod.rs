@@ -135,8 +135,6 @@ pub struct Container {
     pub compose_service: String,
     /// Files that compose made it from, as its label names them; empty outside compose.
     pub compose_files: Vec<PathBuf>,
-    /// Hash of its compose service's configuration, by which compose knows whether it must be made anew.
-    pub compose_hash: String,
     /// Image reference that it was made from (`Config.Image`).
     pub config_image: String,
     /// Image that it runs on.
@@ -384,8 +382,33 @@ pub trait Compose: Send + Sync + 'static {
     /// `compose config --quiet`: whether the files can be used.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 
-    /// `compose config --hash`: the hash of every service's configuration as the files have it, by its name.
-    async fn hashes(&self, project: &Project) -> Result<BTreeMap<String, String>, ComposeError>;
+    /// `compose config --format json`: what the files come to.
+    async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
+}
+
+/// What compose files come to, as far as it decides what containers are like: the elements of each top-level section.
+#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct Model {
+    services: BTreeMap<String, serde_json::Value>,
+    networks: BTreeMap<String, serde_json::Value>,
+    volumes: BTreeMap<String, serde_json::Value>,
+    configs: BTreeMap<String, serde_json::Value>,
+    secrets: BTreeMap<String, serde_json::Value>,
+}
+
+impl Model {
+    /// Whether everything is in the other one, too, and the same there.
+    pub fn is_part_of(&self, other: &Self) -> bool {
+        self.sections()
+            .iter()
+            .zip(other.sections())
+            .all(|(ours, theirs)| ours.iter().all(|(name, element)| theirs.get(name) == Some(element)))
+    }
+
+    fn sections(&self) -> [&BTreeMap<String, serde_json::Value>; 5] {
+        [&self.services, &self.networks, &self.volumes, &self.configs, &self.secrets]
+    }
 }
 
 /// What `up` does with containers that need no change.
@@ -396,6 +419,8 @@ pub enum Recreate {
     Changed,
     /// Make all anew (`--force-recreate`).
     All,
+    /// Make none anew, only start what is there and make what is not (`--no-recreate`).
+    Nothing,
     /// Make those of one compose service anew, and touch no other (`--no-deps`).
     Only(String),
     /// Leave alone what needs no change, and all that is not of these compose services (`--no-deps`).

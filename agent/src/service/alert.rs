@@ -135,7 +135,6 @@ mod tests {
             name: format!("shop-{id}-1"),
             compose_service: id.into(),
             compose_files: Vec::new(),
-            compose_hash: String::new(),
             config_image: "web:1".into(),
             image: ImageId("sha256:1".into()),
             state,

@@ -119,9 +119,8 @@ impl Service {
         };
         let left_out = self.left_out();
         if left_out.is_some() {
-            // Only what a person asked for.
-            self.wanted =
-                self.wanted.take().filter(|cause| matches!(cause, Cause::Redeploy | Cause::WayBack));
+            // A person may ask for it, and what is there may be started as it is.
+            self.wanted = self.wanted.take().filter(|cause| !cause.makes_anew());
         }
         if let Some(text) = files_fault.or(left_out).or_else(|| self.unused()) {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
@@ -205,13 +204,13 @@ impl Service {
 
     /// What is wrong when the project was brought up with more files than are configured: compose takes an override
     /// file beside the first one by itself, but not when files are named.
-    fn left_out(&self) -> Option<String> {
+    pub(super) fn left_out(&self) -> Option<String> {
         let files = &self.seen.as_ref()?.left_out;
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
         (!names.is_empty()).then(|| {
             format!(
                 "the containers were made with {}, too, which compose_files does not name: without it they would lose \
-                 what it sets, so nothing is deployed; name it there, or redeploy to go on without it",
+                 what it sets, so they are not made anew; name it there, or redeploy to go on without it",
                 names.join(", ")
             )
         })
@@ -275,13 +274,17 @@ impl Service {
         if moves.is_empty() && cause == Cause::Update {
             return false;
         }
+        let recreate = match &cause {
+            Cause::Redeploy => Recreate::All,
+            Cause::Start | Cause::Unstick { .. } if !observation.left_out.is_empty() => Recreate::Nothing,
+            _ => Recreate::Changed,
+        };
         // Compose applies whatever the files say now, so that is what counts as deployed.
-        if let Some(hash) = self.files_seen.clone() {
+        if let Some(hash) = self.files_seen.clone().filter(|_| recreate != Recreate::Nothing) {
             self.durable.files_hash = Some(hash);
             self.durable.files_owed = cause == Cause::Drift || self.durable.files_owed;
         }
         self.durable.given_up = false;
-        let recreate = if cause == Cause::Redeploy { Recreate::All } else { Recreate::Changed };
         let mut deployment = Deployment {
             project: self.config.project(),
             grace: self.config.health_grace,

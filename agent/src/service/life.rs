@@ -249,6 +249,9 @@ impl Service {
     /// Compose brought the project up, and no image was changed.
     fn brought_up(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some(deployment) = &self.durable.deployment else { return };
+        // Bringing up what is there mends no configuration.
+        let remains = self.left_out().filter(|_| !deployment.cause.is_about_images());
+        let remains = remains.map(|text| Fault { text, from_check: true });
         let (kind, message, reason) = match deployment.cause {
             Cause::Drift => {
                 self.durable.files_owed = false;
@@ -263,7 +266,7 @@ impl Service {
                 (Kind::STARTED, message, "containers were stuck half-made, and auto_start is on")
             }
             // Whether it helped is said when the container is well again.
-            Cause::Renew { .. } => return self.set_fault(None, now, entries),
+            Cause::Renew { .. } => return self.set_fault(remains, now, entries),
             Cause::Start | Cause::Update | Cause::Redeploy | Cause::WayBack => {
                 (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
             }
@@ -271,7 +274,7 @@ impl Service {
         let mut entry = self.entry(now, kind, Level::Info, message);
         entry.reason = Some(reason.to_owned());
         entries.push(entry);
-        self.set_fault(None, now, entries);
+        self.set_fault(remains, now, entries);
     }
 
     /// What ran again by now still ended somehow before.

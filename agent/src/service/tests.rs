@@ -17,7 +17,9 @@ use super::fact::{Answer, Ask, Fact, Files, ImageView, LocalImage, Observation, 
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Container, EngineError, Happening, HealthState, HealthTiming, Members, Pulled, State};
+use crate::ports::{
+    Container, EngineError, Happening, HealthState, HealthTiming, Members, Pulled, Recreate, State,
+};
 
 const IMAGE: &str = "localhost:5000/web:1";
 
@@ -137,7 +139,6 @@ fn running(name: &str) -> Container {
         name: name.into(),
         compose_service: name.into(),
         compose_files: Vec::new(),
-        compose_hash: String::new(),
         config_image: IMAGE.into(),
         image: ImageId("sha256:one".into()),
         state: State::Running,
@@ -313,7 +314,6 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     let left_out = |seen: Observation| Observation { left_out: vec!["/srv/shop/more.yml".into()], ..seen };
     for (second, seen) in [
         (0, observed('2', &old, &[&running("a")])),
-        (10, observed('1', &old, &[&exited("a", 1)])),
         (20, Observation { files: Files::Hash("one".into()), ..observed('1', &old, &[&running("a")]) }),
         (30, Observation { files: Files::Hash("two".into()), ..observed('2', &old, &[&running("a")]) }),
     ] {
@@ -326,6 +326,16 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Accepted);
     story.check(left_out(observed('2', &old, &[&running("a")])));
     assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))), "a person asked for it");
+
+    let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
+    story.check(left_out(observed('1', &old, &[&exited("a", 1)])));
+    let Some(Action::Step(Step::Start { recreate, down, .. })) = story.act() else { panic!("it is down") };
+    assert_eq!((recreate, down), (Recreate::Nothing, false), "started as it is");
+    story.fact(Fact::Stepped(StepResult::Started { up: Ok(String::new()), containers: vec![running("a")] }));
+    story.act();
+    story.fact(Fact::Stepped(StepResult::Released));
+    story.at(10).check(left_out(observed('1', &old, &[&running("a")])));
+    assert_eq!((story.kinds(), story.act()), (vec![Kind::ERROR, Kind::STARTED], None), "said once");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -28,20 +29,42 @@ pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
     hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
 }
 
-/// Those of `files` that are there, and are no other names of the `known` ones. Relative ones are nobody's: what they
-/// are relative to is not known.
-pub(super) async fn others(mut files: BTreeSet<PathBuf>, known: &[PathBuf]) -> Vec<PathBuf> {
-    files.retain(|file| file.is_absolute() && !known.contains(file));
-    if files.is_empty() {
+/// Files that a project was brought up with, some of which are configured and some are not.
+#[derive(Debug, PartialEq)]
+pub(super) struct Larger {
+    /// Those that are still there.
+    pub files: Vec<PathBuf>,
+    /// Those of them that are not configured, under whatever name.
+    pub unnamed: Vec<PathBuf>,
+}
+
+/// The sets of files that hold more than the configured ones. One that holds none of these is another project's, or
+/// this one's before it moved. Relative names are nobody's: what they are relative to is not known.
+pub(super) async fn larger(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathBuf]) -> Vec<Larger> {
+    sets.retain(|set| set.iter().any(|file| !configured.contains(file)));
+    if sets.is_empty() {
         return Vec::new();
     }
-    let known = known.to_vec();
+    let configured = configured.to_vec();
     let looked = tokio::task::spawn_blocking(move || {
-        let known: Vec<_> = known.iter().filter_map(|file| file.canonicalize().ok()).collect();
-        let is_other = |file: &PathBuf| file.canonicalize().is_ok_and(|real| !known.contains(&real));
-        files.into_iter().filter(is_other).collect()
+        let configured: Vec<_> = configured.iter().filter_map(identity).collect();
+        let larger = |set: Vec<PathBuf>| {
+            let files: Vec<PathBuf> =
+                set.into_iter().filter(|file| file.is_absolute() && identity(file).is_some()).collect();
+            let is_unnamed = |file: &&PathBuf| !identity(file).is_some_and(|id| configured.contains(&id));
+            let unnamed: Vec<PathBuf> = files.iter().filter(is_unnamed).cloned().collect();
+            (!unnamed.is_empty() && unnamed.len() < files.len()).then_some(Larger { files, unnamed })
+        };
+        sets.into_iter().filter_map(larger).collect()
     });
     looked.await.unwrap_or_default()
+}
+
+/// What a regular file is, whatever path leads to it.
+#[allow(clippy::ptr_arg)] // It is given to `filter_map` of paths.
+fn identity(path: &PathBuf) -> Option<(u64, u64)> {
+    let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some((about.dev(), about.ino()))
 }
 
 /// Reads a regular file. Neither a link nor a pipe in its place is followed or waited for.
@@ -88,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_files_are_those_that_exist_and_are_no_other_name_of_a_known_one() {
+    async fn a_larger_set_has_configured_files_and_others_under_whatever_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir(path("real")).unwrap();
@@ -96,11 +119,21 @@ mod tests {
         for name in ["real/a.yml", "real/b.yml"] {
             std::fs::write(path(name), "").unwrap();
         }
-        let made_with = ["real/a.yml", "alias/a.yml", "alias/b.yml", "gone.yml"]
-            .map(path)
-            .into_iter()
-            .chain(["b.yml".into()]);
-        assert_eq!(others(made_with.collect(), &[path("real/a.yml")]).await, [path("alias/b.yml")]);
+        let of = |sets: &[&[&str]]| {
+            let set = |names: &&[&str]| names.iter().map(|name| path(name)).collect();
+            let sets: BTreeSet<Vec<PathBuf>> = sets.iter().map(set).collect();
+            let configured = [path("real/a.yml")];
+            async move { larger(sets, &configured).await }
+        };
+        let same: [&[&str]; 5] =
+            [&[], &["real/a.yml"], &["alias/a.yml"], &["real/a.yml", "gone.yml"], &["real/a.yml", "real"]];
+        assert_eq!(of(&same).await, []);
+        assert_eq!(of(&[&["real/b.yml"]]).await, [], "it has moved");
+        let files = vec![path("alias/a.yml"), path("real/b.yml")];
+        let expected = Larger { files, unnamed: vec![path("real/b.yml")] };
+        assert_eq!(of(&[&["alias/a.yml", "real/b.yml", "gone.yml"]]).await, [expected]);
+        let relative = BTreeSet::from([vec![path("real/a.yml"), "b.yml".into()]]);
+        assert_eq!(larger(relative, &[path("real/a.yml")]).await, []);
     }
 
     #[tokio::test]

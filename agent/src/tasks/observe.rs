@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference, digests_in};
-use crate::ports::{Container, Engine, EngineError, Members};
+use crate::ports::{Container, Engine, EngineError, Members, Project};
 use crate::service::action::FilesAsked;
 use crate::service::fact::{CheckFault, Files, ImageView, LocalImage, Observation};
 
@@ -102,20 +102,26 @@ pub(super) async fn observe(
     Ok(Observation { images, containers, blocked_elsewhere: Vec::new(), files, left_out })
 }
 
-/// Files that would be left out, see [`Observation::left_out`]. Where compose can't say, there are none: bringing the
-/// project up will say why.
+/// Files that would be left out, see [`Observation::left_out`]. What compose can't read together with the configured
+/// files is one of them: what it sets is not known.
 async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
-    let made_with: BTreeSet<PathBuf> =
-        containers.iter().flat_map(|container| &container.compose_files).cloned().collect();
     let Some(project) = config.project() else { return Vec::new() };
-    let mut others = files::others(made_with, &project.files).await;
-    if others.is_empty() {
-        return others;
+    let made_with: BTreeSet<Vec<PathBuf>> =
+        containers.iter().map(|container| container.compose_files.clone()).collect();
+    let sets = files::larger(made_with, &project.files).await;
+    if sets.is_empty() {
+        return Vec::new();
     }
-    let Ok(hashes) = world.compose.hashes(&project).await else { return Vec::new() };
-    let changes = |c: &&Container| hashes.get(&c.compose_service).is_some_and(|hash| *hash != c.compose_hash);
-    others.retain(|file| containers.iter().filter(changes).any(|c| c.compose_files.contains(file)));
-    others
+    // Files that can't be used are said by whoever uses them.
+    let Ok(configured) = world.compose.model(&project).await else { return Vec::new() };
+    let mut left_out = BTreeSet::new();
+    for files::Larger { files, unnamed } in sets {
+        let model = world.compose.model(&Project { files, ..project.clone() }).await;
+        if !model.is_ok_and(|model| configured.is_part_of(&model)) {
+            left_out.extend(unnamed);
+        }
+    }
+    left_out.into_iter().collect()
 }
 
 /// Hashes the compose files. A change counts only when two reads agree and compose accepts it: editors write in

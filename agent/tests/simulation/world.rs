@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use evenkeel_agent::image::{Digest, ImageId, Reference, Repository};
 use evenkeel_agent::ports::{
     Compose, ComposeError, Container, ContainerEvent, Engine, EngineError, HealthState, HealthTiming, Image,
-    Members, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency, Usage,
+    Members, Model, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency, Usage,
 };
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
@@ -307,7 +307,6 @@ impl Inner {
             name: format!("p-{}-1", container.service),
             compose_service: container.service.clone(),
             compose_files: Vec::new(),
-            compose_hash: String::new(),
             config_image: reference.tagged(),
             image: container.image.clone(),
             state: if container.started.is_some() { State::Running } else { State::Created },
@@ -498,8 +497,8 @@ impl Compose for FakeWorld {
         Ok(())
     }
 
-    async fn hashes(&self, _: &Project) -> Result<BTreeMap<String, String>, ComposeError> {
-        Ok(BTreeMap::new())
+    async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
+        Ok(Model::default())
     }
 
     async fn up(&self, _: &Project, recreate: &Recreate) -> Result<String, ComposeError> {

@@ -1,6 +1,7 @@
 //! A child with a process group of its own, which ends as a whole: by itself, at a deadline, or when nobody
 //! waits for it any more.
 
+use std::fs::File;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -51,10 +52,19 @@ impl Drop for Group {
 }
 
 /// Runs a command to its end or to the deadline. Output of both kinds goes through one pipe, so that it stays in
-/// order, and is always read, so that a child can't block on it.
-pub(super) async fn run(mut command: Command, deadline: Instant, tail: &mut Tail) -> io::Result<End> {
+/// order, and is always read, so that a child can't block on it; with `answer`, its standard output goes there.
+pub(super) async fn run(
+    mut command: Command,
+    answer: Option<File>,
+    deadline: Instant,
+    tail: &mut Tail,
+) -> io::Result<End> {
     let (reader, writer) = io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let stdout = match answer {
+        Some(file) => Stdio::from(file),
+        None => Stdio::from(writer.try_clone()?),
+    };
+    command.stdin(Stdio::null()).stdout(stdout).stderr(writer);
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn()?;
     // Declared after the child, so that it is dropped first, while the child's ID can't be another's yet.

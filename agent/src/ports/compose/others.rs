@@ -19,13 +19,20 @@ const PATIENCE_WITH_A_TERMINAL: Duration = Duration::from_secs(5);
 pub(super) async fn wait(project: &str) {
     let begin = Instant::now();
     let mut said = false;
-    while patience(Path::new("/proc"), project).is_some_and(|patience| begin.elapsed() < patience) {
+    while patience_now(project).await.is_some_and(|patience| begin.elapsed() < patience) {
         if !said {
             tracing::info!(project, "another compose run works on the project; waiting for it");
             said = true;
         }
         sleep(EVERY).await;
     }
+}
+
+/// [`patience`] on a thread that may wait: a process can hold up who reads about it.
+async fn patience_now(project: &str) -> Option<Duration> {
+    let project = project.to_owned();
+    let looked = tokio::task::spawn_blocking(move || patience(Path::new("/proc"), &project));
+    looked.await.unwrap_or_default()
 }
 
 /// How long the processes in `proc` that were started as `… compose … -p <project> …` are worth to wait for; `None`

@@ -192,13 +192,27 @@ async fn a_container_in_the_way_is_worth_some_more_tries() {
 }
 
 #[tokio::test]
-async fn hashes_are_read_past_what_else_is_printed() {
-    let hash = "4ef0705a648195e22c5354b974fedd4e1b9b604f8bbe79fc5de21d5e2eb061ec";
-    let stage = Stage::new(&format!(
-        "echo 'level=warning msg=\"the attribute `version` is obsolete\"' >&2; echo 'web {hash}'; echo 'db none'; echo"
-    ));
-    let hashes = scripted().hashes(&stage.project()).await.unwrap();
-    assert_eq!(hashes, BTreeMap::from([("web".to_owned(), hash.to_owned())]));
+async fn a_model_is_read_whole_and_past_the_warnings() {
+    let model = |script: &str| {
+        let stage = Stage::new(script);
+        async move { scripted().model(&stage.project()).await }
+    };
+    let long = "x".repeat(100_000);
+    let small = r#"{"name": "shop", "services": {"web": {"image": "a"}}, "volumes": {"data": null}}"#;
+    let large = format!(
+        r#"{{"services": {{"db": {{}}, "web": {{"image": "a"}}}}, "volumes": {{"data": null}}, "x-long": "{long}"}}"#
+    );
+    let other = r#"{"services": {"web": {"image": "a"}}, "volumes": {"data": {"name": "other"}}}"#;
+    let mut models = Vec::new();
+    for text in [small, &large, other] {
+        let script = format!("echo 'level=warning' >&2; cat <<'END'\n{text}\nEND\necho 'level=warning' >&2");
+        models.push(model(&script).await.unwrap());
+    }
+    assert!(models[0].is_part_of(&models[1]) && !models[1].is_part_of(&models[0]));
+    assert!(!models[0].is_part_of(&models[2]));
+    assert_eq!(model("echo broken >&2; exit 1").await.unwrap_err().cause, "broken");
+    let error = model("echo '{}' | head -c 1").await.unwrap_err().cause;
+    assert!(error.contains("something else than its model"), "{error}");
 }
 
 #[tokio::test]

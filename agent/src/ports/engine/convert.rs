@@ -18,9 +18,9 @@ use crate::ports::{Container, ContainerEvent, Happening, HealthState, HealthTimi
 pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
 /// Label with the compose service's name.
 pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
-/// Label of what `compose run` made. Podman's compose does not set it, which means no.
+/// Label with the files that compose was given, separated by commas.
 const FILES_LABEL: &str = "com.docker.compose.project.config_files";
-const HASH_LABEL: &str = "com.docker.compose.config-hash";
+/// Label of what `compose run` made. Podman's compose does not set it, which means no.
 pub(super) const ONE_OFF_LABEL: &str = "com.docker.compose.oneoff";
 
 /// The health check's last words are shown to people; more than this nobody reads.
@@ -75,7 +75,6 @@ pub(super) fn container(seen: ContainerInspectResponse, status: String) -> Resul
             .filter(|file| !file.is_empty())
             .map(PathBuf::from)
             .collect(),
-        compose_hash: label(HASH_LABEL),
         config_image: config.image.unwrap_or_default(),
         image,
         state: what,
