@@ -257,12 +257,26 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     let before = world.assert_runs("web", "v1");
     let has_it = || world.engine.docker(&["exec", &before.name, "/bin/sh", "-c", "echo $FROM"]) == "override";
     assert!(has_it());
-    let mut agent = world.agent_for(&[world.entry("web", &["web:latest"])]);
+    let mut entry = world.entry("web", &["web:latest"]);
+    entry["auto_start"] = true.into();
+    let mut agent = world.agent_for(&[entry]);
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
     let said = agent.wait_entry(LONG, &Kind::ERROR, 1);
     assert!(said.message.contains(&file.display().to_string()), "{said:#?}");
     agent.trigger("web");
+    assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
+
+    kill_from_outside(&world.pids(&["web"]));
+    wait_for(LONG, "it to be down", || {
+        let state = world.project.container("web").state;
+        if state == "exited" { Ok(()) } else { Err(state) }
+    });
+    wait_for(LONG, "it to be started as it is", || {
+        agent.trigger("web");
+        let view = world.project.container("web");
+        if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
+    });
     assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
 
     agent.reload(|config| config["services"][0]["compose_files"] = json!([world.project.file, file]));

@@ -236,7 +236,8 @@ fn up_task(recreate: &Recreate) -> Vec<&str> {
     match recreate {
         Recreate::Changed => {}
         Recreate::All => task.push("--force-recreate"),
-        Recreate::Nothing => task.push("--no-recreate"),
+        // `up --no-recreate` still changes networks and removes replicas.
+        Recreate::Nothing => return vec!["start"],
         Recreate::Only(service) => task.extend(["--force-recreate", "--no-deps", service]),
         Recreate::Alone(services) => {
             task.push("--no-deps");

@@ -390,23 +390,26 @@ pub trait Compose: Send + Sync + 'static {
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(default)]
 pub struct Model {
-    services: BTreeMap<String, serde_json::Value>,
-    networks: BTreeMap<String, serde_json::Value>,
-    volumes: BTreeMap<String, serde_json::Value>,
-    configs: BTreeMap<String, serde_json::Value>,
-    secrets: BTreeMap<String, serde_json::Value>,
+    services: Section,
+    networks: Section,
+    volumes: Section,
+    configs: Section,
+    secrets: Section,
 }
+
+/// Elements by their names; a section may be there and be null.
+type Section = Option<BTreeMap<String, serde_json::Value>>;
 
 impl Model {
     /// Whether everything is in the other one, too, and the same there.
     pub fn is_part_of(&self, other: &Self) -> bool {
-        self.sections()
-            .iter()
-            .zip(other.sections())
-            .all(|(ours, theirs)| ours.iter().all(|(name, element)| theirs.get(name) == Some(element)))
+        self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
+            let theirs = |name| theirs.as_ref()?.get(name);
+            ours.iter().flatten().all(|(name, element)| theirs(name) == Some(element))
+        })
     }
 
-    fn sections(&self) -> [&BTreeMap<String, serde_json::Value>; 5] {
+    fn sections(&self) -> [&Section; 5] {
         [&self.services, &self.networks, &self.volumes, &self.configs, &self.secrets]
     }
 }
@@ -419,7 +422,7 @@ pub enum Recreate {
     Changed,
     /// Make all anew (`--force-recreate`).
     All,
-    /// Make none anew, only start what is there and make what is not (`--no-recreate`).
+    /// Make and change nothing, only start what is there (`compose start`).
     Nothing,
     /// Make those of one compose service anew, and touch no other (`--no-deps`).
     Only(String),

@@ -99,7 +99,10 @@ impl Service {
         }
         let files = self.follow_files(&observation.files);
         self.compare_with_left(&observation.containers, now);
-        let start = self.start_wanted(&observation.containers, matching && !stale, now);
+        // What is there is started as it is then, and nothing is made anew but on a person's word.
+        let held = !observation.left_out.is_empty();
+        let start = self.start_wanted(&observation.containers, matching && (held || !stale), now);
+        let start = start.filter(|cause| !held || *cause != Cause::Unstick { down: true });
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);
         self.look_at = Some(now);
@@ -110,21 +113,20 @@ impl Service {
         };
         self.wanted = if std::mem::take(&mut self.redeploy_asked) {
             Some(Cause::Redeploy)
-        } else if stale && self.config.auto_update {
+        } else if stale && self.config.auto_update && !held {
             Some(Cause::Update)
         } else if asked && self.durable.given_up && self.is_on_unproven() {
             Some(Cause::WayBack)
         } else {
-            drift.or(start)
+            drift.filter(|_| !held).or(start)
         };
-        let left_out = self.left_out();
-        if left_out.is_some() {
-            // A person may ask for it, and what is there may be started as it is.
-            self.wanted = self.wanted.take().filter(|cause| !cause.makes_anew());
-        }
-        if let Some(text) = files_fault.or(left_out).or_else(|| self.unused()) {
+        if let Some(text) = files_fault.or_else(|| self.left_out()).or_else(|| self.unused()) {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
-            self.set_fault(Some(Fault { text, from_check: true }), now, entries);
+            // A start that fails again and again is one fault, not two in turn.
+            let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
+            if !fails {
+                self.set_fault(Some(Fault { text, from_check: true }), now, entries);
+            }
             return;
         }
         // A deploy that failed is not made good by waiting: what it left half-made must be gone.

@@ -51,11 +51,6 @@ impl Cause {
     pub fn is_about_images(&self) -> bool {
         matches!(self, Cause::Update | Cause::Redeploy | Cause::WayBack)
     }
-
-    /// Whether containers are made anew though no person asked for it.
-    pub fn makes_anew(&self) -> bool {
-        matches!(self, Cause::Update | Cause::Drift | Cause::Unstick { down: true })
-    }
 }
 
 /// One image of a deployment.

@@ -328,7 +328,7 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))), "a person asked for it");
 
     let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
-    story.check(left_out(observed('1', &old, &[&exited("a", 1)])));
+    story.check(left_out(observed('2', &old, &[&exited("a", 1)])));
     let Some(Action::Step(Step::Start { recreate, down, .. })) = story.act() else { panic!("it is down") };
     assert_eq!((recreate, down), (Recreate::Nothing, false), "started as it is");
     story.fact(Fact::Stepped(StepResult::Started { up: Ok(String::new()), containers: vec![running("a")] }));
@@ -336,6 +336,17 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     story.fact(Fact::Stepped(StepResult::Released));
     story.at(10).check(left_out(observed('1', &old, &[&running("a")])));
     assert_eq!((story.kinds(), story.act()), (vec![Kind::ERROR, Kind::STARTED], None), "said once");
+    for second in [20, 30, 40] {
+        story.at(second).check(left_out(observed('1', &old, &[&exited("a", 1)])));
+        story.act();
+        let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
+        story.fact(Fact::Stepped(StepResult::Started { up: Err(error), containers: vec![exited("a", 1)] }));
+        story.act();
+        story.fact(Fact::Stepped(StepResult::TagsBack));
+        story.act();
+        story.fact(Fact::Stepped(StepResult::Released));
+    }
+    assert_eq!(story.kinds(), [Kind::ERROR], "one fault, not two in turn");
 }
 
 #[test]

@@ -32,9 +32,9 @@ pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
 /// Files that a project was brought up with, some of which are configured and some are not.
 #[derive(Debug, PartialEq)]
 pub(super) struct Larger {
-    /// Those that are still there.
+    /// The configured ones, under their configured names, and those of the others that are still there.
     pub files: Vec<PathBuf>,
-    /// Those of them that are not configured, under whatever name.
+    /// Those of them that are not configured.
     pub unnamed: Vec<PathBuf>,
 }
 
@@ -45,14 +45,25 @@ pub(super) async fn larger(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathB
     if sets.is_empty() {
         return Vec::new();
     }
-    let configured = configured.to_vec();
+    let configured: Vec<PathBuf> = configured.to_vec();
     let looked = tokio::task::spawn_blocking(move || {
-        let configured: Vec<_> = configured.iter().filter_map(identity).collect();
+        let known: Vec<_> = configured.iter().map(|file| (identity(file), file)).collect();
+        // The configured name of a file, also while the file is missing.
+        let named = |file: &PathBuf| {
+            let id = identity(file);
+            let is_it = |(known, name): &&(_, &PathBuf)| *name == file || (id.is_some() && *known == id);
+            known.iter().find(is_it).map(|(_, name)| (*name).clone())
+        };
         let larger = |set: Vec<PathBuf>| {
-            let files: Vec<PathBuf> =
-                set.into_iter().filter(|file| file.is_absolute() && identity(file).is_some()).collect();
-            let is_unnamed = |file: &&PathBuf| !identity(file).is_some_and(|id| configured.contains(&id));
-            let unnamed: Vec<PathBuf> = files.iter().filter(is_unnamed).cloned().collect();
+            let (mut files, mut unnamed) = (Vec::new(), Vec::new());
+            for file in set {
+                if let Some(name) = named(&file) {
+                    files.push(name);
+                } else if file.is_absolute() && identity(&file).is_some() {
+                    files.push(file.clone());
+                    unnamed.push(file);
+                }
+            }
             (!unnamed.is_empty() && unnamed.len() < files.len()).then_some(Larger { files, unnamed })
         };
         sets.into_iter().filter_map(larger).collect()
@@ -61,8 +72,7 @@ pub(super) async fn larger(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathB
 }
 
 /// What a regular file is, whatever path leads to it.
-#[allow(clippy::ptr_arg)] // It is given to `filter_map` of paths.
-fn identity(path: &PathBuf) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<(u64, u64)> {
     let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((about.dev(), about.ino()))
 }
@@ -129,11 +139,16 @@ mod tests {
             [&[], &["real/a.yml"], &["alias/a.yml"], &["real/a.yml", "gone.yml"], &["real/a.yml", "real"]];
         assert_eq!(of(&same).await, []);
         assert_eq!(of(&[&["real/b.yml"]]).await, [], "it has moved");
-        let files = vec![path("alias/a.yml"), path("real/b.yml")];
-        let expected = Larger { files, unnamed: vec![path("real/b.yml")] };
-        assert_eq!(of(&[&["alias/a.yml", "real/b.yml", "gone.yml"]]).await, [expected]);
+        let expected = || Larger {
+            files: vec![path("real/a.yml"), path("real/b.yml")],
+            unnamed: vec![path("real/b.yml")],
+        };
+        assert_eq!(of(&[&["alias/a.yml", "real/b.yml", "gone.yml"]]).await, [expected()]);
         let relative = BTreeSet::from([vec![path("real/a.yml"), "b.yml".into()]]);
         assert_eq!(larger(relative, &[path("real/a.yml")]).await, []);
+        // An editor writes it anew just now.
+        std::fs::remove_file(path("real/a.yml")).unwrap();
+        assert_eq!(of(&[&["real/a.yml", "real/b.yml"]]).await, [expected()]);
     }
 
     #[tokio::test]

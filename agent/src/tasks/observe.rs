@@ -102,8 +102,8 @@ pub(super) async fn observe(
     Ok(Observation { images, containers, blocked_elsewhere: Vec::new(), files, left_out })
 }
 
-/// Files that would be left out, see [`Observation::left_out`]. What compose can't read together with the configured
-/// files is one of them: what it sets is not known.
+/// Files that would be left out, see [`Observation::left_out`]. Where compose can't say what the files come to, they
+/// all count: what they set is not known.
 async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
     let Some(project) = config.project() else { return Vec::new() };
     let made_with: BTreeSet<Vec<PathBuf>> =
@@ -112,12 +112,15 @@ async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container
     if sets.is_empty() {
         return Vec::new();
     }
-    // Files that can't be used are said by whoever uses them.
-    let Ok(configured) = world.compose.model(&project).await else { return Vec::new() };
+    let configured = world.compose.model(&project).await;
     let mut left_out = BTreeSet::new();
     for files::Larger { files, unnamed } in sets {
-        let model = world.compose.model(&Project { files, ..project.clone() }).await;
-        if !model.is_ok_and(|model| configured.is_part_of(&model)) {
+        let larger = world.compose.model(&Project { files, ..project.clone() }).await;
+        let keeps_all = match (&configured, &larger) {
+            (Ok(configured), Ok(larger)) => configured.is_part_of(larger),
+            _ => false,
+        };
+        if !keeps_all {
             left_out.extend(unnamed);
         }
     }
