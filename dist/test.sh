@@ -1,10 +1,22 @@
 #!/usr/bin/env bash
 # Proves the whole of Evenkeel on this machine: brings what is missing, then runs every check and every test,
-# those against a real engine and a real registry included. Usage: bash dist/test.sh
+# those against a real engine and a real registry included. Usage: bash dist/test.sh [--engines]
+#
+# The tests of deployments run on this machine's engine, and a part of them on each of the engines that are brought up
+# beside it (dist/docs/engines.md). With --engines: nothing but those tests, all of them, on all engines.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=scripts/engine-suites.sh
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/engine-suites.sh"
 cd "$REPO"
+
+ONLY_ENGINES=""
+case "$*" in
+'') ;;
+--engines) ONLY_ENGINES=1 ;;
+*) die "usage: bash dist/test.sh [--engines]" ;;
+esac
 
 # What tests leave on the engine when they are killed: everything that carries their label, the agent's own
 # image holds of their projects, and the private engines that some of them start.
@@ -45,6 +57,8 @@ sweep() {
 finish() {
     local code=$?
     trap - EXIT
+    engines_stop_all
+    engines_sweep
     if have docker && engine_answers; then sweep; fi
     stop_engine_if_ours
     [ "$code" -eq 0 ] || say "FAILED (status $code)"
@@ -65,12 +79,27 @@ bring_rust
 bring_busybox
 bring_engine
 bring_compose
+bring_other_compose || say "NOT RUN: what an update leaves alone with another compose (no newer one can be had here)"
 bring_registry_image
+if [ -n "$ONLY_ENGINES" ]; then
+    sweep
+    engines_sweep
+    export CARGO_INCREMENTAL=0
+    bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
+    cargo build --quiet --workspace --bins --tests
+    status=0
+    run_engine_suites whole || status=$?
+    say "== summary"
+    print_engine_table
+    exit "$status"
+fi
+bring_registry_program
 bring_promtool
 bring_browser
 bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
 bring_mail_server "$REPO/target/tmp/mail-server"
 sweep
+engines_sweep
 
 export CARGO_INCREMENTAL=0
 
@@ -118,6 +147,9 @@ else
 fi
 say "== API against its description"
 bash dist/scripts/check-api.sh || status=$?
+say "== alert rules, dashboard and manual"
+bash dist/scripts/check-monitoring.sh || status=$?
+bash dist/scripts/check-docs.sh || status=$?
 say "== tests of all packages"
 cargo nextest run --workspace --locked 2>&1 | tee "$log" || status=$?
 # Some need the machine for themselves and root's rights; they are marked as ignored.
@@ -131,9 +163,12 @@ fi
 if grep -rqE '^[[:space:]]*//[/!] *```(rust)?[[:space:]]*$' --include='*.rs' agent common dist/src; then
     cargo test --quiet --workspace --doc || status=$?
 fi
+say "== tests on other engines (a part; all of them: bash dist/test.sh --engines)"
+run_engine_suites part || status=$?
 say "== summary"
 for part in "$log" "$log.alone"; do
     [ ! -f "$part" ] || sed -n '/^ *Summary/,$p' "$part"
 done
 rm -f "$log" "$log.alone"
+print_engine_table
 exit "$status"

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use evenkeel_common::clock::{Clock, SystemClock};
+use evenkeel_common::clock::{Clock, SystemClock, Uptime};
 use evenkeel_common::http::{self, Limits, Seats};
 use evenkeel_common::queue::{self, Outbox};
-use evenkeel_common::store::{self, MemoryStore, Store};
+use evenkeel_common::store::{self, MemoryStore, MonitoredStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::audit::recall::missing;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, delivery};
 use crate::config::{Config, ConfigSource, RegistryConfig};
-use crate::fleet::Fleet;
-use crate::http::{Api, routes};
+use crate::fleet::{Dependencies, Fleet};
+use crate::http::{Api, AuditAnswers, routes};
 use crate::metrics::{Depth, Metrics};
 use crate::ports::compose::ComposeCli;
 use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
@@ -35,6 +35,7 @@ use crate::tasks::poller::{PollState, Poller};
 use crate::tasks::publisher::Publisher;
 use crate::tasks::push::PushPoller;
 use crate::tasks::services::{Origin, Services};
+use crate::tasks::state_health::StateHealth;
 use crate::tasks::worker::{Projects, Record, World};
 use crate::{PROGRAM, text};
 
@@ -53,7 +54,7 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
 async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let started = clock.now();
+    let (started, uptime) = (clock.now(), Uptime::starting_now());
     let signals = supervisor::signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let manager = Arc::new(ServiceManager::new(&|name| std::env::var_os(name)));
@@ -64,6 +65,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     if let Some(warning) = opened.warning {
         warnings.push(format!("state.path: {warning}"));
     }
+    let (store, failing) = MonitoredStore::new(opened.store);
+    let store: Arc<dyn Store> = Arc::new(store);
 
     let variable = |name: &str| std::env::var(name).ok();
     let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
@@ -82,14 +85,24 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let current = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
     let registry: Arc<dyn Registry> = current.clone();
     let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
+    compose.withhold(&config.named_variables);
+    let withhold = {
+        let compose = compose.clone();
+        Box::new(move |names: &_| compose.withhold(names))
+    };
+    if config.services.iter().any(|service| service.project().is_some())
+        && let Some(fault) = compose.unfit().await
+    {
+        tracing::warn!("{fault}");
+        warnings.push(format!("compose, as it was at the start: {fault}"));
+    }
 
     let mut supervisor = Supervisor::new();
     let mut queues: Vec<(String, Depth)> = Vec::new();
     let channels = Settings::of(&config);
     let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
     names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
-    let queue::Opened { outbox, continued } =
-        open_outbox(opened.store.clone(), &clock, &names, &mut warnings).await;
+    let queue::Opened { outbox, continued } = open_outbox(store.clone(), &clock, &names, &mut warnings).await;
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
     let unwritten = outbox.clone();
     queues.push(("outbox".to_owned(), Arc::new(move || unwritten.unwritten())));
@@ -115,12 +128,12 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let message = format!("watching {}", text::count(config.services.len(), "service"));
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
 
-    let boot = boot(opened.store.as_ref()).await;
+    let boot = boot(store.as_ref()).await;
     let world = World {
         engine: engine.clone(),
         registry: registry.clone(),
         compose,
-        store: opened.store.clone(),
+        store: store.clone(),
         clock: clock.clone(),
         record: record.clone(),
         deployed: {
@@ -134,6 +147,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         source: source.clone(),
         registry: current,
         make_registry: Box::new(make_registry),
+        withhold,
         manager: manager.clone(),
         deliveries: deliveries.clone(),
     };
@@ -152,14 +166,19 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let (polls, asked) = mpsc::unbounded_channel();
     let poll_state = Arc::new(watch::Sender::new(PollState::default()));
     let engine_state = Arc::new(watch::Sender::new(EngineHealth::default()));
-    let fleet = Arc::new(Fleet::new(services.workers(), polls, poll_state.subscribe(), started));
+    let dependencies = Dependencies { engine: engine_state.subscribe(), state: failing.subscribe() };
+    let fleet = Arc::new(Fleet::new(services.workers(), polls, poll_state.subscribe(), dependencies, uptime));
+    let state_health =
+        StateHealth { store: store.clone(), failing, clock: clock.clone(), record: record.clone() };
 
+    let check_now = Arc::new(Notify::new());
     let health = DaemonHealth {
         engine: engine.clone(),
         live: live.clone(),
         clock: clock.clone(),
         record: record.clone(),
         state: engine_state.clone(),
+        check_now: check_now.clone(),
     };
     let (publisher, status_frames) = Publisher::new(fleet.clone(), clock.clone());
     let (push_poller, pushes) = PushPoller::new(fleet.clone(), registry.clone());
@@ -181,7 +200,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let alive = fleet.clone();
     let proof = move || alive.clone().round_trip();
     let signs = systemd::give_signs(manager.clone(), within, proof, supervisor.token());
-    let events = Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), last_nano: 0 };
+    let events =
+        Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), check_now, last_nano: 0 };
     let api = Api {
         fleet,
         engine: engine_state.subscribe(),
@@ -192,6 +212,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         deliveries,
         status_frames,
         stream_seats: Seats::for_streams(),
+        audit_answers: Arc::new(AuditAnswers::default()),
         metrics,
         pushes,
         stop: supervisor.token(),
@@ -204,6 +225,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     supervisor.spawn("services", services.run(hangups));
     supervisor.spawn("monitor", monitor.run(supervisor.token()));
     supervisor.spawn("daemon health", health.run(supervisor.token()));
+    supervisor.spawn("state health", state_health.run(supervisor.token()));
     supervisor.spawn("events", events.run(supervisor.token()));
     supervisor.spawn("poller", poller.run(supervisor.token()));
     supervisor.spawn("push poller", push_poller.run(supervisor.token()));
@@ -222,7 +244,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let end = supervisor.run_until(signals, STOP_GRACE).await;
     if boot.before != boot.now {
         // A state that can't be written is told of elsewhere.
-        let _ = opened.store.put(BOOT, boot.now.as_bytes().to_vec()).await;
+        let _ = store.put(BOOT, boot.now.as_bytes().to_vec()).await;
     }
     end.context("stopped by a fault")
 }

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use evenkeel_common::clock::Uptime;
+use evenkeel_common::store::{Failing, StoreError};
 use evenkeel_common::wire::{ServiceStatus, StatusReport};
 use futures_util::{Stream, StreamExt, future, stream};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::service::fact::{Answer, Ask};
+use crate::service::status::Around;
+use crate::tasks::daemon_health::EngineHealth;
 use crate::tasks::poller::{PollState, Polls};
 use crate::tasks::worker::{Command, Handle};
 
@@ -20,7 +24,17 @@ pub struct Fleet {
     workers: watch::Receiver<Workers>,
     polls: Polls,
     poll_state: watch::Receiver<PollState>,
-    started: Timestamp,
+    dependencies: Dependencies,
+    uptime: Uptime,
+}
+
+/// What every service depends on.
+#[derive(Clone)]
+pub struct Dependencies {
+    /// Whether the container engine answers.
+    pub engine: watch::Receiver<EngineHealth>,
+    /// Whether the state can be written.
+    pub state: watch::Receiver<Option<Failing>>,
 }
 
 /// Why a question got no answer.
@@ -32,6 +46,9 @@ pub enum FleetError {
     /// The worker is gone: the program is stopping, or the service's configuration has just changed.
     #[error("the service is stopping; try again in a moment")]
     Stopping,
+    /// The answer must outlive a restart, and the state can't be written (DECISIONS 4).
+    #[error("{0}; nothing was changed")]
+    Unwritable(StoreError),
 }
 
 impl Fleet {
@@ -40,9 +57,35 @@ impl Fleet {
         workers: watch::Receiver<Workers>,
         polls: mpsc::UnboundedSender<()>,
         poll_state: watch::Receiver<PollState>,
-        started: Timestamp,
+        dependencies: Dependencies,
+        uptime: Uptime,
     ) -> Self {
-        Self { workers, polls, poll_state, started }
+        Self { workers, polls, poll_state, dependencies, uptime }
+    }
+
+    /// Why the container engine counts as unavailable.
+    pub fn engine_error(&self) -> Option<String> {
+        self.dependencies.engine.borrow().error.clone()
+    }
+
+    /// Why the state can't be written, and what follows from that; `None` while it can.
+    pub fn state_error(&self) -> Option<String> {
+        let failing = self.dependencies.state.borrow();
+        failing.as_ref().map(|failing| {
+            format!("{}; nothing is deployed or healed until it can be written again", failing.error)
+        })
+    }
+
+    /// The records of these workers as they are to be answered now.
+    fn records(&self, workers: &[Handle], now: Timestamp) -> Vec<ServiceStatus> {
+        let (engine_error, state_error) = (self.engine_error(), self.state_error());
+        let around = Around {
+            now,
+            next_poll: self.poll_state.borrow().next,
+            engine_error: engine_error.as_deref(),
+            state_error: state_error.as_deref(),
+        };
+        workers.iter().map(|worker| worker.snapshot.borrow().record(&around)).collect()
     }
 
     /// All workers as they are now.
@@ -77,7 +120,7 @@ impl Fleet {
         let (reply, answer) = oneshot::channel();
         let sent = self.worker(name)?.inbox.send(Command::Ask(ask, reply));
         sent.map_err(|_| FleetError::Stopping)?;
-        answer.await.map_err(|_| FleetError::Stopping)
+        answer.await.map_err(|_| FleetError::Stopping)?.map_err(FleetError::Unwritable)
     }
 
     /// Starts a poll cycle over all services now.
@@ -89,10 +132,10 @@ impl Fleet {
     pub fn report(&self, now: Timestamp) -> StatusReport {
         let state = self.poll_state.borrow().clone();
         StatusReport {
-            uptime_seconds: u64::try_from(now.duration_since(self.started).as_secs()).unwrap_or_default(),
+            uptime_seconds: self.uptime.seconds(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
-            services: self.workers().iter().map(|worker| record(worker, &state)).collect(),
+            services: self.records(&self.workers(), now),
         }
     }
 
@@ -107,12 +150,20 @@ impl Fleet {
         let workers = self.workers();
         let services: Vec<_> =
             workers.iter().map(|worker| changes_of(worker.snapshot.clone()).boxed()).collect();
-        stream::select_all(services.into_iter().chain([changes_of(self.poll_state.clone()).boxed()]))
+        let engine = changes_in(self.dependencies.engine.clone(), |engine| engine.error.clone());
+        let around = [
+            changes_of(self.poll_state.clone()).boxed(),
+            changes_of(self.dependencies.state.clone()).boxed(),
+            engine.boxed(),
+        ];
+        stream::select_all(services.into_iter().chain(around))
     }
 
     /// `GET /status/<name>` (spec 2.1).
-    pub fn status(&self, name: &str) -> Result<ServiceStatus, FleetError> {
-        Ok(record(&self.worker(name)?, &self.poll_state.borrow()))
+    pub fn status(&self, name: &str, now: Timestamp) -> Result<ServiceStatus, FleetError> {
+        let worker = self.worker(name)?;
+        let record = self.records(&[worker], now).pop();
+        record.ok_or_else(|| FleetError::Unknown(name.to_owned()))
     }
 
     /// `GET /blocked` (spec 2.6).
@@ -126,12 +177,21 @@ impl Fleet {
     }
 
     /// `GET /errored` (spec 2.6).
-    pub fn errored(&self) -> BTreeMap<String, String> {
-        let fault = |worker: &Handle| {
-            let text = worker.snapshot.borrow().status.errored.clone()?;
-            Some((worker.config.name.clone(), text))
+    pub fn errored(&self, now: Timestamp) -> BTreeMap<String, String> {
+        let records = self.records(&self.workers(), now);
+        records.into_iter().filter_map(|record| Some((record.name, record.errored?))).collect()
+    }
+
+    /// What is not done because it is not the agent's to do, each with the service's name.
+    pub fn warnings(&self) -> Vec<String> {
+        let of_one = |worker: &Handle| {
+            let warnings = worker.snapshot.borrow().warnings.clone();
+            warnings
+                .into_iter()
+                .map(|warning| format!("{}: {warning}", worker.config.name))
+                .collect::<Vec<_>>()
         };
-        self.workers().iter().filter_map(fault).collect()
+        self.workers().iter().flat_map(of_one).collect()
     }
 
     fn by_image(
@@ -152,8 +212,20 @@ fn changes_of<T: Send + Sync + 'static>(shown: watch::Receiver<T>) -> impl Strea
     stream::unfold(shown, |mut shown| async move { shown.changed().await.ok().map(|()| ((), shown)) })
 }
 
-fn record(worker: &Handle, state: &PollState) -> ServiceStatus {
-    let shown: Arc<_> = worker.snapshot.borrow().clone();
-    let polled = worker.config.auto_update && !worker.config.silent;
-    ServiceStatus { next_check: state.next.filter(|_| polled), ..shown.status.clone() }
+/// Changes of one part of what is shown.
+fn changes_in<T, K>(shown: watch::Receiver<T>, part: fn(&T) -> K) -> impl Stream<Item = ()> + Send
+where
+    T: Send + Sync + 'static,
+    K: PartialEq + Send + 'static,
+{
+    let known = part(&shown.borrow());
+    stream::unfold((shown, known), move |(mut shown, known)| async move {
+        loop {
+            shown.changed().await.ok()?;
+            let now = part(&shown.borrow_and_update());
+            if now != known {
+                return Some(((), (shown, now)));
+            }
+        }
+    })
 }

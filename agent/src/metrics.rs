@@ -15,8 +15,8 @@ use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, Opts, Registry
 
 use crate::audit::Tally;
 use crate::ports::registry::RequestOutcome;
+use crate::service::outcome::DeployOutcome;
 use crate::tasks::daemon_health::EngineHealth;
-use crate::tasks::outcome::DeployOutcome;
 use crate::tasks::poller::PollState;
 
 /// From a pull that finds everything here to a large image and a long probation.

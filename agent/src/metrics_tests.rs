@@ -17,6 +17,7 @@ fn service(name: &str) -> ServiceStatus {
         auto_start: false,
         auto_heal: false,
         healthy: None,
+        unhealthy_reason: None,
         deploying: false,
         degraded: false,
         exhausted: false,

@@ -1,5 +1,7 @@
 //! What time it is: the machine's clock, and one that follows tokio's time so that tests can set it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 /// Where times come from. Values are whole milliseconds, which is what the wire carries (DECISIONS 3).
@@ -40,14 +42,46 @@ impl Clock for TokioClock {
     }
 }
 
+/// How long something has run. It follows the time since boot, suspension included (`CLOCK_BOOTTIME`): nobody can set that,
+/// while the clock on the wall may jump by years when the network comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Uptime {
+    began: Duration,
+    since_boot: fn() -> Duration,
+}
+
+impl Uptime {
+    /// Begins now.
+    pub fn starting_now() -> Self {
+        Self::by(since_boot)
+    }
+
+    /// Begins now, by another source of time.
+    pub fn by(since_boot: fn() -> Duration) -> Self {
+        Self { began: since_boot(), since_boot }
+    }
+
+    /// Whole seconds since it began.
+    pub fn seconds(&self) -> u64 {
+        (self.since_boot)().saturating_sub(self.began).as_secs()
+    }
+}
+
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither part is ever negative.
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
 fn whole_milliseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(time.as_millisecond()).expect("milliseconds of a timestamp are in range")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -57,6 +91,19 @@ mod tests {
         assert_eq!(clock.now().to_string(), "2026-01-02T03:04:05.678Z");
         tokio::time::sleep(Duration::from_millis(90_001)).await;
         assert_eq!(clock.now().to_string(), "2026-01-02T03:05:35.679Z");
+    }
+
+    #[test]
+    fn uptime_follows_the_time_since_boot_and_not_the_clock_on_the_wall() {
+        static NOW: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(5000);
+        let uptime = Uptime::by(|| Duration::from_millis(NOW.load(std::sync::atomic::Ordering::SeqCst)));
+        assert_eq!(uptime.seconds(), 0);
+        NOW.store(12_999, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(uptime.seconds(), 7);
+        let boot: f64 =
+            std::fs::read_to_string("/proc/uptime").unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!((since_boot().as_secs_f64() - boot).abs() < 60.0, "{boot}");
+        assert_eq!(Uptime::starting_now().seconds(), 0);
     }
 
     #[test]

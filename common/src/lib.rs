@@ -14,6 +14,7 @@
 //! | [`systemd`] | telling the service manager how the program is |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
+//! | [`permissions`] | who else can change a file |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 //! | [`tls`] | TLS as a client |
@@ -26,6 +27,7 @@ pub mod file;
 pub mod http;
 pub mod journal;
 pub mod page;
+pub mod permissions;
 pub mod queue;
 pub mod secret;
 pub mod sse;

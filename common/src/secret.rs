@@ -10,23 +10,42 @@ use serde::Deserialize;
 ///
 /// It is not `Serialize` on purpose: nothing that holds one can get into an API answer by accident.
 #[derive(Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(String);
+#[serde(from = "String")]
+pub struct Secret {
+    text: String,
+    parts: Vec<String>,
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
 
 impl Secret {
     /// Takes the text over.
     pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self { text: text.into(), parts: Vec::new() }
+    }
+
+    /// A text into which `parts`, each a secret of its own, were put: the values of its variables.
+    pub fn of_parts(text: impl Into<String>, parts: impl IntoIterator<Item = String>) -> Self {
+        Self { text: text.into(), parts: parts.into_iter().collect() }
+    }
+
+    /// The secrets that were put into it.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(String::as_str)
     }
 
     /// The text itself, for the one place that sends or compares it.
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Whether there is no text. An empty secret never authorises anyone (DECISIONS 2).
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.text.is_empty()
     }
 }
 

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use redb::{Database, ReadableDatabase, StorageError, TableDefinition};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
 use crate::supervisor::panic_text;
@@ -176,7 +178,14 @@ enum Freshness {
 
 fn open_database(path: &Path, freshness: Freshness) -> Result<Database, OpenError> {
     let fresh = freshness == Freshness::AsFound && !path.try_exists()?;
-    let file = OpenOptions::new().read(true).write(true).create_new(fresh).mode(0o600).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(fresh)
+        .mode(0o600)
+        // Whoever can put a link here would choose which file root writes.
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(OpenError::Io(io::Error::other(format!("{FILE} is not a regular file"))));
@@ -326,6 +335,53 @@ impl Store for OnDisk {
     async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         let prefix = prefix.to_owned();
         self.run("read", move |file| file.read(&prefix, |found| found.starts_with(&prefix))).await
+    }
+}
+
+/// The last write that failed, as long as it is not proven that writes succeed again.
+#[derive(Debug, Clone)]
+pub struct Failing {
+    /// Why.
+    pub error: StoreError,
+    /// When.
+    pub at: Instant,
+}
+
+/// A store that notes when its writes fail. That they succeed again is for somebody else to find out: on a full disk a
+/// small write may succeed between two large ones that don't.
+pub struct MonitoredStore {
+    inner: Arc<dyn Store>,
+    failing: Arc<watch::Sender<Option<Failing>>>,
+}
+
+impl MonitoredStore {
+    /// The same store, and where its failures are noted. Receivers are told when the error becomes another one.
+    pub fn new(inner: Arc<dyn Store>) -> (Self, Arc<watch::Sender<Option<Failing>>>) {
+        let failing = Arc::new(watch::Sender::new(None));
+        (Self { inner, failing: failing.clone() }, failing)
+    }
+}
+
+#[async_trait]
+impl Store for MonitoredStore {
+    async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let written = self.inner.put_all(changes).await;
+        if let Err(error) = &written {
+            self.failing.send_if_modified(|failing| {
+                let is_news = failing.as_ref().is_none_or(|last| last.error != *error);
+                *failing = Some(Failing { error: error.clone(), at: Instant::now() });
+                is_news
+            });
+        }
+        written
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.inner.scan(prefix).await
     }
 }
 

@@ -279,3 +279,20 @@ async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
     assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]));
     assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
 }
+
+#[tokio::test]
+async fn a_link_in_the_place_of_the_state_is_not_followed() {
+    let dir = tempdir().unwrap();
+    let target = dir.path().join("target");
+    for content in [Some("another file"), None] {
+        let _ = fs::remove_file(&target);
+        if let Some(text) = content {
+            fs::write(&target, text).unwrap();
+        }
+        let state = tempdir().unwrap();
+        std::os::unix::fs::symlink(&target, state.path().join(FILE)).unwrap();
+        let opened = open_at(state.path());
+        assert!(opened.warning.unwrap().contains("in memory only"), "{content:?}");
+        assert_eq!(fs::read_to_string(&target).ok().as_deref(), content);
+    }
+}

@@ -5,11 +5,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use evenkeel_agent::audit::notify::render_template;
 use evenkeel_agent::http::published;
 use evenkeel_agent::image::Reference;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::config::{Configuration, Findings, json};
-use evenkeel_common::wire::FleetEntry;
+use evenkeel_common::wire::{AuditEntry, FleetEntry, Kind, Level};
 use evenkeel_warden::config::Config;
 use evenkeel_warden::entry;
 use evenkeel_warden::machines::Machine;
@@ -53,7 +54,7 @@ pub(crate) fn ingest(input: &[u8]) {
 
 /// Contents of the warden's state file: what is accepted makes a warden that works, and that goes on counting.
 pub(crate) fn warden_state(input: &[u8]) {
-    let Ok(state) = State::parse(input) else { return };
+    let Ok((state, _)) = State::parse(input) else { return };
     let ids: Vec<String> = state.machines.iter().map(|machine| machine.id().to_owned()).collect();
     let ring = Ring::new(ids.iter().cloned(), state, Arc::new(Noon));
     is_sound(&ring);
@@ -105,6 +106,17 @@ pub(crate) fn image_reference(input: &[u8]) {
             }
             Err(error) => assert!(error.to_string().len() < 1024, "{error}"),
         }
+    }
+}
+
+/// Templates of webhooks: whatever stands in one, a body or an error of bounded length comes out.
+pub(crate) fn template(input: &[u8]) {
+    let mut entry =
+        AuditEntry::new(Noon.now(), "web", Kind::ROLLED_BACK, Level::Warning, "it said \"hi\"\n<&\\>");
+    entry.reason = Some("r".repeat(4000));
+    match render_template(&String::from_utf8_lossy(input), &entry) {
+        Ok(body) => assert!(body.len() <= 256 * 1024, "{} bytes", body.len()),
+        Err(error) => assert!(error.len() < 1024, "{error}"),
     }
 }
 

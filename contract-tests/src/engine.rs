@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,12 +12,16 @@ use tempfile::TempDir;
 
 use crate::http::{Reply, request_unix};
 use crate::image::layer;
+use crate::modern::ModernEngine;
 use crate::{Image, LABEL, PREFIX, Registry, wait_for};
 
 /// An engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
+    /// Its own socket, which the harness looks through.
     socket: PathBuf,
+    /// What programs under test are given instead, where they are to see an engine like Docker 29.
+    modern: Option<Arc<ModernEngine>>,
 }
 
 /// A container, as far as tests look.
@@ -49,14 +54,39 @@ impl Engine {
             None if host.is_empty() => PathBuf::from("/var/run/docker.sock"),
             None => panic!("these tests use the engine's unix socket, but DOCKER_HOST is {host}"),
         };
-        let engine = Self { socket };
-        if let Err(error) = engine.try_get("/_ping") {
-            panic!(
-                "no container engine at {}: run dist/test.sh, or dist/scripts/bring-up.sh first ({error})",
-                engine.socket.display()
-            );
+        Self { socket, modern: None }.answering("run dist/test.sh, or dist/scripts/bring-up.sh first")
+    }
+
+    /// The engine that projects and agents are tried on: `$EVENKEEL_TEST_ENGINE`, else the machine's. With
+    /// `$EVENKEEL_TEST_ENGINE_LIKE=29` agents and clients see it as Docker 29. `dist/scripts/with-engine.sh` sets both.
+    pub fn under_test() -> Self {
+        match std::env::var("EVENKEEL_TEST_ENGINE") {
+            Err(_) => Self::of_this_machine(),
+            Ok(host) => {
+                let socket = host.strip_prefix("unix://").expect("EVENKEEL_TEST_ENGINE is unix:///a/path");
+                Self::at(PathBuf::from(socket)).answering("see dist/scripts/with-engine.sh")
+            }
         }
-        engine
+    }
+
+    fn at(socket: PathBuf) -> Self {
+        let like_29 = std::env::var("EVENKEEL_TEST_ENGINE_LIKE").is_ok_and(|like| like == "29");
+        let modern = like_29.then(|| Arc::new(ModernEngine::start(&socket)));
+        Self { socket, modern }
+    }
+
+    fn answering(self, advice: &str) -> Self {
+        if let Err(error) = self.try_get("/_ping") {
+            panic!("no container engine at {}: {advice} ({error})", self.socket.display());
+        }
+        self
+    }
+
+    /// Whether it keeps images in containerd's store, where an image's ID is its manifest's or index's digest.
+    pub fn has_containerd_store(&self) -> bool {
+        let info = self.get("/info");
+        let status = info["DriverStatus"].as_array().cloned().unwrap_or_default();
+        status.iter().any(|pair| pair[0] == "driver-type" && pair[1] == "io.containerd.snapshotter.v1")
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -65,7 +95,8 @@ impl Engine {
 
     /// Value of `DOCKER_HOST` for it.
     pub fn host(&self) -> String {
-        format!("unix://{}", self.socket.display())
+        let socket = self.modern.as_ref().map_or_else(|| self.socket.clone(), |modern| modern.socket());
+        format!("unix://{}", socket.display())
     }
 
     /// `docker` with arguments, on this engine.
@@ -146,7 +177,13 @@ impl Engine {
 
     /// All tags of the images that belong to `owner`.
     pub fn tags(&self, owner: &str) -> Vec<String> {
-        let Value::Array(images) = self.get("/images/json") else { panic!("the engine lists no images") };
+        // Docker 28.5 refuses to list them while another test removes one.
+        let images = wait_for(Duration::from_secs(20), "the engine to list its images", || {
+            match self.try_get("/images/json")?.json() {
+                Value::Array(images) => Ok(images),
+                other => Err(other.to_string()),
+            }
+        });
         images
             .iter()
             .filter(|image| image["Labels"][LABEL] == owner)
@@ -228,6 +265,7 @@ fn text(value: &Value) -> String {
 pub struct PrivateEngine {
     network: String,
     folder: TempDir,
+    engine: Engine,
     daemon: Option<Child>,
 }
 
@@ -241,14 +279,15 @@ impl PrivateEngine {
             .prefix(&format!("{PREFIX}engine-"))
             .tempdir()
             .expect("a temporary folder can be made");
-        let mut engine = Self { network: format!("/proc/{pid}/ns/net"), folder, daemon: None };
-        engine.run();
-        engine
+        let engine = Engine::at(folder.path().join("docker.sock"));
+        let mut private = Self { network: format!("/proc/{pid}/ns/net"), folder, engine, daemon: None };
+        private.run();
+        private
     }
 
     /// The engine.
     pub fn engine(&self) -> Engine {
-        Engine { socket: self.path("docker.sock") }
+        self.engine.clone()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -265,15 +304,24 @@ impl PrivateEngine {
         let path = |name: &str| self.path(name).display().to_string();
         // The namespace keeps it apart where a containerd of the system serves several engines.
         let space = self.folder.path().file_name().expect("it has a name").to_string_lossy().into_owned();
+        // The one that is under test, where that is not the machine's.
+        let program = std::env::var("EVENKEEL_TEST_DOCKERD").unwrap_or_else(|_| "dockerd".to_owned());
         // It gets SIGTERM when the thread of this test ends, however it ends.
         let mut command = as_root("nsenter");
         command
             .arg(format!("--net={}", self.network))
-            .args(["setpriv", "--pdeathsig", "TERM", "dockerd", "--bridge=none", "--iptables=false"])
-            .args(["--ip-forward=false", "--ip-masq=false", "--shutdown-timeout=3"])
+            .args(["setpriv", "--pdeathsig", "TERM"])
+            .args(program.split_whitespace())
+            .args([
+                "--bridge=none",
+                "--iptables=false",
+                "--ip-forward=false",
+                "--ip-masq=false",
+                "--shutdown-timeout=3",
+            ])
             .args(["--containerd-namespace", &space, "--containerd-plugins-namespace", &format!("{space}-p")])
             .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
-            .args(["--pidfile", &path("docker.pid"), "--host", &self.engine().host()])
+            .args(["--pidfile", &path("docker.pid"), "--host", &format!("unix://{}", path("docker.sock"))])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file handle can be copied"))
             .stderr(log);
@@ -355,6 +403,21 @@ impl Drop for PrivateEngine {
         // What a killed daemon leaves: containers with their shims, and mounts. All of it belongs to root.
         let mut command = as_root("sh");
         let _ = command.args(["-c", script]).arg(self.folder.path()).stderr(Stdio::null()).status();
+    }
+}
+
+/// A command with root's rights on the machine that the engine under test lives on: `$EVENKEEL_TEST_ENTER` leads there
+/// where that is another one. Process IDs that the engine tells mean something only there.
+pub fn beside_engine(program: &str) -> Command {
+    let enter = std::env::var("EVENKEEL_TEST_ENTER").unwrap_or_default();
+    let mut words = enter.split_whitespace();
+    match words.next() {
+        None => as_root(program),
+        Some(first) => {
+            let mut command = as_root(first);
+            command.args(words).arg(program);
+            command
+        }
     }
 }
 

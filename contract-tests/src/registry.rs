@@ -35,9 +35,11 @@ pub struct Pushed {
 }
 
 impl Registry {
-    /// Starts a registry that lets everyone in.
+    /// Starts a registry that lets everyone in. Its port is `$EVENKEEL_TEST_REGISTRY_PORT` where that is set: podman
+    /// must be told beforehand which registry has no TLS.
     pub fn start() -> Self {
-        Self::run(None, None)
+        let port = std::env::var("EVENKEEL_TEST_REGISTRY_PORT").ok();
+        Self::run(None, port.map(|port| port.parse().expect("EVENKEEL_TEST_REGISTRY_PORT is a port")))
     }
 
     /// Starts a registry that tells `url` about everything that happens in it. It lives in the machine's own
@@ -121,7 +123,7 @@ impl Registry {
         let config = image.config(owner);
         self.upload(repository, layer());
         self.upload(repository, &config);
-        let oci = matches!(shape, Shape::Oci | Shape::OciIndex);
+        let oci = matches!(shape, Shape::Oci | Shape::OciIndex | Shape::AttestedIndex);
         let (kind, config_kind, layer_kind) = if oci {
             (
                 OCI_MANIFEST,
@@ -144,25 +146,79 @@ impl Registry {
         }));
         let digest = match shape {
             Shape::Docker | Shape::Oci => self.put_manifest(repository, tag, kind, &manifest),
-            Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, kind, &manifest),
-            Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, kind, &manifest),
+            Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, kind, &manifest, &[]),
+            Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, kind, &manifest, &[]),
+            Shape::AttestedIndex => {
+                let attestation = self.attest(repository, &digest(&manifest));
+                self.put_list(repository, tag, OCI_INDEX, kind, &manifest, &[attestation])
+            }
         };
         Pushed { digest, version: image.version.clone() }
     }
 
-    fn put_list(&self, repository: &str, tag: &str, kind: &str, child_kind: &str, child: &[u8]) -> String {
+    /// A list with one manifest for this machine, and more entries.
+    fn put_list(
+        &self,
+        repository: &str,
+        tag: &str,
+        kind: &str,
+        child_kind: &str,
+        child: &[u8],
+        more: &[Value],
+    ) -> String {
         let child_digest = self.put_manifest(repository, &digest(child), child_kind, child);
-        let list: Value = json!({
-            "schemaVersion": 2,
-            "mediaType": kind,
-            "manifests": [{
-                "mediaType": child_kind,
-                "size": child.len(),
-                "digest": child_digest,
-                "platform": { "architecture": architecture(), "os": "linux" },
-            }],
-        });
+        let mut manifests = vec![json!({
+            "mediaType": child_kind,
+            "size": child.len(),
+            "digest": child_digest,
+            "platform": { "architecture": architecture(), "os": "linux" },
+        })];
+        manifests.extend_from_slice(more);
+        let list: Value = json!({ "schemaVersion": 2, "mediaType": kind, "manifests": manifests });
         self.put_manifest(repository, tag, kind, &to_bytes(&list))
+    }
+
+    /// Puts what a builder attests about a manifest; the entry for it in an index.
+    fn attest(&self, repository: &str, about: &str) -> Value {
+        let statement = to_bytes(&json!({
+            "_type": "https://in-toto.io/Statement/v0.1",
+            "predicateType": "https://slsa.dev/provenance/v0.2",
+            "subject": [{ "name": repository, "digest": { "sha256": about.trim_start_matches("sha256:") } }],
+            "predicate": { "builder": { "id": "contract-tests" } },
+        }));
+        let config = to_bytes(&json!({
+            "architecture": "unknown",
+            "os": "unknown",
+            "config": {},
+            "rootfs": { "type": "layers", "diff_ids": [digest(&statement)] },
+        }));
+        self.upload(repository, &statement);
+        self.upload(repository, &config);
+        let manifest = to_bytes(&json!({
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+                "size": config.len(),
+                "digest": digest(&config),
+            },
+            "layers": [{
+                "mediaType": "application/vnd.in-toto+json",
+                "size": statement.len(),
+                "digest": digest(&statement),
+                "annotations": { "in-toto.io/predicate-type": "https://slsa.dev/provenance/v0.2" },
+            }],
+        }));
+        json!({
+            "mediaType": OCI_MANIFEST,
+            "size": manifest.len(),
+            "digest": self.put_manifest(repository, &digest(&manifest), OCI_MANIFEST, &manifest),
+            "platform": { "architecture": "unknown", "os": "unknown" },
+            "annotations": {
+                "vnd.docker.reference.type": "attestation-manifest",
+                "vnd.docker.reference.digest": about,
+            },
+        })
     }
 
     fn put_manifest(&self, repository: &str, tag: &str, kind: &str, manifest: &[u8]) -> String {

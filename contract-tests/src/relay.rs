@@ -66,15 +66,23 @@ fn repeat(from: &mut impl BufRead, to: &mut impl Write, times: usize, told: &Ato
         }
         to.write_all(line.as_bytes())?;
     }
-    loop {
-        line.clear();
-        from.read_line(&mut line)?;
-        let Ok(size @ 1..) = usize::from_str_radix(line.trim(), 16) else { return Ok(()) };
-        let mut chunk = line.clone().into_bytes();
-        let begin = chunk.len();
-        chunk.resize(begin + size + 2, 0);
-        from.read_exact(&mut chunk[begin..])?;
+    while let Some(event) = read_chunk(from)? {
+        let mut chunk = format!("{:x}\r\n", event.len()).into_bytes();
+        chunk.extend(event);
+        chunk.extend(b"\r\n");
         to.write_all(&chunk.repeat(times))?;
         told.fetch_add(times, Ordering::Relaxed);
     }
+    Ok(())
+}
+
+/// The next chunk of a chunked body; none at its end.
+pub(crate) fn read_chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    let Ok(size @ 1..) = usize::from_str_radix(line.trim(), 16) else { return Ok(None) };
+    let mut chunk = vec![0; size + 2];
+    from.read_exact(&mut chunk)?;
+    chunk.truncate(size);
+    Ok(Some(chunk))
 }

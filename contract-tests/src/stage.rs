@@ -74,8 +74,18 @@ impl Stage {
 
     /// Plays a warden that nobody is logged in to.
     pub fn login() -> Self {
+        Self::login_form(include_str!("../../warden/src/ui/login.html"))
+    }
+
+    /// Plays a warden that was shown a wrong token.
+    pub fn login_refused() -> Self {
+        let form = include_str!("../../warden/src/ui/login.html");
+        Self::login_form(&form.replace(" hidden></p>", ">That token is not accepted.</p>"))
+    }
+
+    fn login_form(html: &str) -> Self {
         let document = page::document(
-            include_str!("../../warden/src/ui/login.html"),
+            html,
             include_str!("../../warden/src/ui/page.css"),
             include_str!("../../warden/src/ui/login.js"),
         );

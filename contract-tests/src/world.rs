@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::as_root;
+use crate::engine::beside_engine;
 use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Shape, wait_for};
 
 /// A registry and a project on an engine. Drop agents before it.
@@ -23,9 +23,9 @@ pub struct World {
 }
 
 impl World {
-    /// On the machine's engine, with a registry of its own.
+    /// On the engine under test, with a registry of its own.
     pub fn new(about: &str) -> Self {
-        Self::with(about, &Engine::of_this_machine(), Registry::start())
+        Self::with(about, &Engine::under_test(), Registry::start())
     }
 
     /// On any engine, with any registry.
@@ -104,10 +104,14 @@ impl World {
 
     /// The agent's configuration. The poll interval is long: tests ask for checks.
     pub fn config(&self, services: &[Value]) -> Value {
-        json!({
+        let mut config = json!({
             "registry": { "url": format!("http://{}", self.host), "poll_interval": 3600 },
             "services": services,
-        })
+        });
+        if let Ok(runtime) = std::env::var("EVENKEEL_TEST_RUNTIME") {
+            config["runtime"] = runtime.into();
+        }
+        config
     }
 
     /// Starts an agent that watches `web:latest` as service `web`, and waits for its first round of checks.
@@ -186,6 +190,8 @@ impl World {
 /// Kills processes as a crash does: the engine did not ask for it.
 #[track_caller]
 pub fn kill_from_outside(pids: &[String]) {
-    let killed = as_root("kill").arg("-KILL").args(pids).status().expect("kill can be run");
+    // The shell's own, as a small machine has no program of that name.
+    let script = ["-c", "kill -KILL \"$@\"", "kill"];
+    let killed = beside_engine("sh").args(script).args(pids).status().expect("sh can be run");
     assert!(killed.success(), "processes {pids:?} could not be killed (this test needs root or sudo)");
 }

@@ -94,7 +94,6 @@ fn a_page_of_another_site_can_change_nothing() {
 fn refusals_are_json_and_say_what_is_allowed() {
     let (agent, _folder) = agent(&json!({}));
     for (method, path, status) in [
-        ("GET", "/", 404),
         ("GET", "/nothing", 404),
         ("GET", "/status/nobody", 404),
         ("GET", "/status/idle/", 404),
@@ -208,4 +207,59 @@ fn requests_that_can_do_nothing_say_why() {
     for path in ["/blocked", "/not-found", "/errored"] {
         assert_eq!(agent.ask("GET", path).json(), json!({}));
     }
+}
+
+#[test]
+fn the_bare_address_leads_to_the_dashboard() {
+    let (agent, _folder) = agent(&json!({}));
+    for method in ["GET", "HEAD"] {
+        let reply = ask(&agent, method, "/", &[]);
+        assert_eq!((reply.status, reply.header("location")), (302, Some("/ui")));
+    }
+    assert_refused(&ask(&agent, "GET", "/", &[("Host", "evil.example")]), 403);
+}
+
+#[test]
+fn another_site_can_cause_no_work_and_hold_no_stream() {
+    let (agent, _folder) = agent(&json!({}));
+    for site in ["cross-site", "same-site"] {
+        for path in ["/ui/stream", "/ui/events", "/audit", "/status", "/metrics", "/openapi.json", "/ui"] {
+            assert_refused(
+                &ask(&agent, "GET", path, &[("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "no-cors")]),
+                403,
+            );
+        }
+        let link = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")];
+        assert_eq!(ask(&agent, "GET", "/ui", &link).status, 200, "a link may lead to the page");
+    }
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused_as_everything_else_is() {
+    let (agent, _folder) = agent(&json!({}));
+    for size in [20_000, 200_000] {
+        let reply = ask(&agent, "GET", "/status", &[("X-Large", &"x".repeat(size))]);
+        assert_refused(&reply, 431);
+        assert_eq!(reply.header("x-frame-options"), Some("DENY"));
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
+    }
+}
+
+/// A flood of triggers: each is answered, while the one that waits stands for all that come meanwhile.
+#[test]
+fn triggers_of_a_moment_are_one_check_and_one_entry() {
+    let (agent, _folder) = agent(&json!({}));
+    let begun = std::time::Instant::now();
+    for _ in 0..100 {
+        assert_eq!(ask(&agent, "POST", "/trigger", &[]).status, 200);
+    }
+    let most = usize::try_from(begun.elapsed().as_secs()).unwrap() + 2;
+    contract_tests::wait_for(std::time::Duration::from_secs(20), "the check to end", || {
+        let count = |kind: &str| agent.audit().iter().filter(|entry| entry.event.as_str() == kind).count();
+        // There is no engine, so nothing can be checked.
+        let (asked, ended) = (count("manual_trigger"), count("checked") + count("trigger_failed"));
+        if asked > 0 && asked == ended { Ok(()) } else { Err(format!("{asked} asked, {ended} ended")) }
+    });
+    let asked = agent.audit().iter().filter(|entry| entry.event.as_str() == "manual_trigger").count();
+    assert!(asked <= most, "{asked} entries for 100 triggers in {:?}", begun.elapsed());
 }

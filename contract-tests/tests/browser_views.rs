@@ -196,7 +196,7 @@ const WARDEN_VIEWS: &[View] = &[
     },
     View {
         name: "login, token refused",
-        stage: Stage::login,
+        stage: Stage::login_refused,
         query: "?token=wrong",
         deed: nothing,
         ready: "document.activeElement.id === 'token'",

@@ -52,7 +52,7 @@ fn containers_behave_as_their_images_promise() {
 
 #[test]
 fn nothing_is_left_of_a_world_that_is_over() {
-    let engine = Engine::of_this_machine();
+    let engine = Engine::under_test();
     let (world, _) = World::with_web("gone");
     let name = world.project.name.clone();
     engine.build(&world.reference("built"), &Image::good("v9"), &name);

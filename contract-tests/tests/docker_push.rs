@@ -30,7 +30,7 @@ fn relay() -> (String, mpsc::Sender<String>) {
 fn push_goes_live(about: &str, shape: Shape) {
     let (address, agents) = relay();
     let registry = Registry::start_with_notifications(&format!("http://{address}/registry/events"));
-    let mut world = World::with(about, &Engine::of_this_machine(), registry);
+    let mut world = World::with(about, &Engine::under_test(), registry);
     world.push("web", &Image::good("v1"));
     world.service("web", "web", &[]);
     world.project.up();

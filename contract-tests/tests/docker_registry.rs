@@ -216,7 +216,7 @@ fn a_login_of_the_docker_configuration_is_used() {
     std::fs::write(&htpasswd, format!("tester:{hash}\n")).unwrap();
     let auth = base64::engine::general_purpose::STANDARD.encode("tester:secret");
     let registry = Registry::start_with_login(&htpasswd, &format!("Basic {auth}"));
-    let mut world = World::with("login", &Engine::of_this_machine(), registry);
+    let mut world = World::with("login", &Engine::under_test(), registry);
 
     let docker = folder.path().join("docker");
     std::fs::create_dir(&docker).unwrap();

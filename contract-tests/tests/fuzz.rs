@@ -100,6 +100,11 @@ fn no_image_reference_is_read_in_two_ways() {
 }
 
 #[test]
+fn no_template_of_a_webhook_takes_more_than_it_may() {
+    feed("template", targets::template);
+}
+
+#[test]
 fn no_configuration_breaks_its_reader() {
     feed("configuration", targets::configuration);
 }

@@ -213,7 +213,7 @@ bring_compose() {
         compose_answers && return 0
     done
     [ "$(os_field ID)" = debian ] || die "compose v2 is missing and apt has no package for it: see https://docs.docker.com/compose/install/linux/"
-    compose_from_newer_debian
+    compose_of_debian trixie "$(plugin_folder)"
     compose_answers || die "compose v2 was unpacked into $(plugin_folder) but 'docker compose version' still fails"
 }
 
@@ -221,10 +221,11 @@ os_field() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" /etc/os-release; 
 
 plugin_folder() { printf '%s/cli-plugins' "${DOCKER_CONFIG:-$HOME/.docker}"; }
 
-# Debian 12 has no compose v2. Debian 13's binary runs there; it is taken through the mirror that this machine
-# is configured for, with package lists of its own so that the machine's are not touched.
-compose_from_newer_debian() {
-    local work codename uri entry file key option binary
+# compose_of_debian SUITE FOLDER: puts the compose of another Debian into a folder of plugins. Debian 12 has no compose
+# v2; newer binaries run there. They are taken through the mirror that this machine is configured for, with package
+# lists of its own so that the machine's are not touched.
+compose_of_debian() {
+    local suite="$1" folder="$2" work codename uri entry file key option binary
     codename="$(os_field VERSION_CODENAME)"
     # apt itself tells what is configured, whichever form (.list or .sources) it is written in.
     # shellcheck disable=SC2016  # apt expands it
@@ -239,22 +240,34 @@ compose_from_newer_debian() {
     work="$(mktemp -d)"
     chmod 755 "$work" # apt's own user must be able to look in
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-    printf 'deb [%s] %s trixie main\n' "$option" "$uri" >"$work/sources.list"
+    printf 'deb [%s] %s %s main\n' "$option" "$uri" "$suite" >"$work/sources.list"
     local own=(
         -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=-
         -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Get::List-Cleanup=0
         -o Acquire::Languages=none -o Acquire::AllowInsecureRepositories=false -o APT::Sandbox::User=root
     )
-    say "taking compose v2 from Debian 13 ($uri)"
+    say "taking compose v2 from Debian's $suite ($uri)"
     apt-get "${own[@]}" -qq update >"$work/update.log" 2>&1 ||
-        die "could not read Debian 13's package lists: $(tail -n 1 "$work/update.log")"
+        die "could not read the package lists of Debian's $suite: $(tail -n 1 "$work/update.log")"
     apt_unpack docker-compose "$work" "${own[@]}"
     binary="$(find "$work/root" -type f -name docker-compose -path '*cli-plugins*' | head -n 1)"
     [ -n "$binary" ] || binary="$(find "$work/root" -type f -name docker-compose -perm -u+x | head -n 1)"
-    [ -n "$binary" ] || die "Debian 13's docker-compose package has no docker-compose program"
-    mkdir -p "$(plugin_folder)"
-    install -m 755 "$binary" "$(plugin_folder)/docker-compose"
+    [ -n "$binary" ] || die "the docker-compose package of Debian's $suite has no docker-compose program"
+    mkdir -p "$folder"
+    install -m 755 "$binary" "$folder/docker-compose"
     rm -rf "$work"
+}
+
+# A newer compose than most machines have, for the tests of what an update leaves alone. Only Debian has it in a
+# package that can be taken without installing it.
+bring_other_compose() {
+    local folder="$REPO/target/tools/other-compose"
+    export EVENKEEL_OTHER_COMPOSE="$folder"
+    DOCKER_CONFIG="$folder" compose_answers && [ -x "$folder/cli-plugins/docker-compose" ] && return 0
+    [ "$(os_field ID)" = debian ] && (compose_of_debian forky "$folder/cli-plugins") &&
+        DOCKER_CONFIG="$folder" compose_answers && return 0
+    unset EVENKEEL_OTHER_COMPOSE
+    return 1
 }
 
 # The key file that a source list names, empty where it names none (apt's trusted keys then decide).
@@ -263,6 +276,26 @@ signing_key_of() {
 }
 
 # --- registry --------------------------------------------------------------------------------------------
+
+# The program docker-registry, in PATH: unpacked, not installed, since the package would start a registry service on this
+# machine.
+bring_registry_program() {
+    local tools="$REPO/target/tools" work program
+    have docker-registry && return 0
+    if ! [ -x "$tools/docker-registry" ]; then
+        apt_refresh docker-registry
+        work="$(mktemp -d)"
+        chmod 755 "$work"
+        apt_unpack docker-registry "$work"
+        # Its init script has the same name.
+        program="$(find "$work/root" -type f -name docker-registry -path '*/bin/*' | head -n 1)"
+        [ -n "$program" ] || die "the docker-registry package has no docker-registry program"
+        mkdir -p "$tools"
+        install -m 755 "$program" "$tools/docker-registry"
+        rm -rf "$work"
+    fi
+    PATH="$tools:$PATH"
+}
 
 # An image named registry:2: the one that is there, or the official one, or one made from the distribution's
 # docker-registry package.
@@ -274,14 +307,8 @@ bring_registry_image() {
     say "registry:2 can't be pulled; making an image of that name from the docker-registry package"
     work="$(mktemp -d)"
     chmod 755 "$work"
-    program="$(command -v docker-registry || true)"
-    if [ -z "$program" ]; then
-        # Unpacked, not installed: the package would start a registry service on this machine.
-        apt_refresh docker-registry
-        apt_unpack docker-registry "$work"
-        program="$(find "$work/root" -type f -name docker-registry -perm -u+x | head -n 1)"
-        [ -n "$program" ] || die "the docker-registry package has no docker-registry program"
-    fi
+    bring_registry_program
+    program="$(command -v docker-registry)"
     mkdir -p "$work/image/bin" "$work/image/etc/docker/registry" "$work/image/var/lib/registry" "$work/image/tmp"
     install -m 755 "$program" "$work/image/bin/registry"
     shared_libraries_of "$program" | while read -r library; do

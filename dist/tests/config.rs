@@ -109,6 +109,41 @@ fn a_configuration_of_the_predecessor_loads_without_a_warning() {
     assert_eq!(config.services.len(), 3);
 }
 
+/// What the predecessor admits and this program would not advise (DECISIONS 3): a warning that says what it costs.
+#[test]
+fn what_the_predecessor_admits_is_a_warning_at_most() {
+    let mut tree: Value = serde_json::from_str(&text("samples/full.json")).unwrap();
+    let usual = parse(&tree.to_string()).unwrap().warnings;
+    tree["monitor"]["stats_interval"] = json!(0);
+    let mut warnings = parse(&tree.to_string()).unwrap().warnings;
+    warnings.retain(|warning| !usual.contains(warning));
+    assert_eq!(
+        warnings,
+        [
+            "monitor.stats_interval: 0 is out of range; allowed: a whole number from 1 to 86400 (CPU and memory are measured every 300 s, as often as the registry is polled)"
+        ]
+    );
+    // All its keys are there and its zero values too, as it writes them.
+    let zero = json!({
+        "runtime": "docker",
+        "registry": {"url": "http://localhost:5000", "poll_interval": 300, "insecure": false},
+        "api": {"address": ["127.0.0.1:9090"]},
+        "audit": {"path": ""},
+        "monitor": {"stats_interval": 300},
+        "docker_health": {"check_interval": 30, "timeout": 5},
+        "notifications": {"discord": null, "smtp": null, "webhooks": null},
+        "push": {"warden_url": "", "token": "", "machine_id": ""},
+        "services": [{
+            "name": "web", "images": null, "silent": false, "compose_files": null, "compose_project": "",
+            "container_name": "web", "env_file": "", "auto_update": false, "auto_start": false, "auto_heal": true,
+            "compose_watch": false, "cpu_threshold": 0, "memory_threshold": 0, "health_grace": 60,
+            "heal_cooldown": 300, "heal_max_restarts": 3,
+        }],
+    });
+    let config = parse(&zero.to_string()).unwrap();
+    assert_eq!((config.warnings, config.services.len()), (vec![], 1));
+}
+
 /// Every value of the full sample is replaced by values of other types in turn. Where the validator finds the
 /// file wrong, so does the program: a fault, or a warning that leaves the part out.
 #[test]

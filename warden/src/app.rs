@@ -15,15 +15,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, ConfigSource};
 use crate::heartbeat::Heartbeat;
-use crate::http::{Api, Metrics, limits, request_seats, routes, stream_seats};
+use crate::http::{Api, Metrics, bodies, limits, request_seats, routes, stream_seats};
 use crate::live::Reload;
 use crate::ring::Ring;
 use crate::state_file::{self, State, StateFile};
 
 /// Time that tasks get to end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Files that are open beside the connections.
-const OTHER_FILES: u64 = 256;
+/// Files that are open beside the connections: those of the heartbeat, and of connections that are just being cut.
+const OTHER_FILES: u64 = 1024;
 
 /// Runs the warden until it is told to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
@@ -53,7 +53,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     if let Some(damage) = damage {
         tracing::error!("{damage}");
     }
-    let ring = Arc::new(Ring::new(config.agents.iter().map(|agent| agent.id.clone()), state, clock));
+    let ring = Arc::new(Ring::new(config.agents.iter().map(|agent| agent.id.clone()), state, clock.clone()));
 
     let mut supervisor = Supervisor::new();
     tracing::info!(api = ?config.addresses, agents = config.agents.len(), "ready");
@@ -64,6 +64,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         ring: ring.clone(),
         seats: stream_seats(),
         requests: request_seats(),
+        bodies: bodies(limits),
+        guesses: Arc::default(),
+        clock: clock.clone(),
         metrics: Arc::new(Metrics::default()),
     };
     let heartbeat = Heartbeat::new(reload.live(), ring.clone())?;

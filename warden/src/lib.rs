@@ -7,6 +7,7 @@
 //! | [`config`] | the configuration file, every fault at once |
 //! | [`live`] | the configuration in force, read again on SIGHUP |
 //! | [`access`] | tokens: who may ask |
+//! | [`guesses`] | slows down whoever guesses tokens |
 //! | [`entry`] | an agent's entry as it comes, and as it is kept |
 //! | [`machines`], [`seen`] | pure: who is online, what came, what is missing |
 //! | [`ring`] | the last entries and the machines under one lock |
@@ -23,6 +24,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod entry;
+pub mod guesses;
 pub mod heartbeat;
 pub mod http;
 pub mod live;

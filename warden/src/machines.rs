@@ -1,9 +1,12 @@
 //! What the warden knows of each agent: whether it is there, what came from it, what is missing. Pure; time comes in
 //! as a value.
 
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
 use evenkeel_common::wire::{FleetEntry, Kind, Level, LevelCounts, MachineRecord};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::PROGRAM;
 use crate::entry;
@@ -12,10 +15,17 @@ use crate::seen::Seen;
 /// An entry with an old number that is so much younger than all before it was not sent again: its agent counts anew.
 const YOUNGER: SignedDuration = SignedDuration::from_secs(1);
 
+/// How many of the last entries of an agent are remembered by what they say.
+const RECENT: usize = 8;
+
 /// All agents, in the order of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machines {
-    machines: Vec<Machine>,
+    all: Vec<Machine>,
+    /// By id.
+    places: HashMap<String, usize>,
+    /// Of whom something has changed since it was last asked.
+    changed: BTreeSet<usize>,
 }
 
 /// One agent.
@@ -27,8 +37,12 @@ pub struct Machine {
     reason: Option<String>,
     last_entry: Option<Timestamp>,
     seen: Seen,
-    /// Time of its youngest entry.
+    /// Time of its youngest entry; one that is dated in the future counts as of its arrival, or no later one would be
+    /// younger.
     youngest: Option<Timestamp>,
+    /// Numbers of its last entries, and a digest of each.
+    #[serde(default)]
+    recent: VecDeque<(u64, u64)>,
     counts: LevelCounts,
     repeats: u64,
 }
@@ -59,41 +73,87 @@ impl Machine {
         self.seen.missing()
     }
 
+    /// Whether an entry did not come before. The same number with the same words is a repeat, and with others the agent
+    /// counts anew, whatever the clocks say; of an older number only the times tell.
     fn is_new(&mut self, entry: &FleetEntry) -> bool {
         let Some(number) = entry.seq else { return true };
-        let counts_anew = self.seen.is_far(number)
-            || self.seen.last().is_some_and(|last| number <= last)
-                && self.youngest.is_some_and(|youngest| entry.timestamp.duration_since(youngest) > YOUNGER);
+        let digest = digest(entry);
+        let known = self.recent.iter().find(|(recent, _)| *recent == number).map(|(_, digest)| *digest);
+        let counts_anew = match known {
+            Some(known) => known != digest,
+            None => {
+                self.seen.is_far(number)
+                    || self.seen.last().is_some_and(|last| number <= last)
+                        && self
+                            .youngest
+                            .is_some_and(|youngest| entry.timestamp.duration_since(youngest) > YOUNGER)
+            }
+        };
         if counts_anew {
             self.seen = Seen::default();
+            self.recent.clear();
         }
-        self.seen.insert(number)
+        let is_new = self.seen.insert(number);
+        if is_new {
+            self.recent.push_back((number, digest));
+            if self.recent.len() > RECENT {
+                self.recent.pop_front();
+            }
+        }
+        is_new
     }
+}
+
+/// What tells two entries with one number apart.
+fn digest(entry: &FleetEntry) -> u64 {
+    let mut hash = Sha256::new();
+    for part in [&entry.timestamp.to_string(), &entry.service, &entry.event, &entry.message] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.finalize()[..8]);
+    u64::from_le_bytes(first)
 }
 
 impl Machines {
     /// Agents of these ids, with what an earlier life knew of them. Agents that are no longer configured are
     /// forgotten.
     pub fn new(ids: impl IntoIterator<Item = String>, known: &[Machine]) -> Self {
+        let by_id: HashMap<&str, &Machine> =
+            known.iter().map(|machine| (machine.id.as_str(), machine)).collect();
         let remember = |id: String| {
-            let known = known.iter().find(|machine| machine.id == id).cloned();
+            let known = by_id.get(id.as_str()).map(|machine| (*machine).clone());
             known.unwrap_or_else(|| Machine { id, ..Machine::default() })
         };
-        Self { machines: ids.into_iter().map(remember).collect() }
+        let machines: Vec<Machine> = ids.into_iter().map(remember).collect();
+        let places =
+            machines.iter().enumerate().map(|(place, machine)| (machine.id.clone(), place)).collect();
+        let changed = (0..machines.len()).collect();
+        Self { all: machines, places, changed }
+    }
+
+    /// Those of whom something has changed since the last call.
+    pub fn take_changed(&mut self) -> Vec<Machine> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().filter_map(|place| self.all.get(place).cloned()).collect()
     }
 
     /// All, in the order of the configuration.
     pub fn all(&self) -> &[Machine] {
-        &self.machines
+        &self.all
     }
 
     /// The one of this id.
     pub fn of(&self, id: &str) -> Option<&Machine> {
-        self.machines.iter().find(|machine| machine.id == id)
+        self.all.get(*self.places.get(id)?)
     }
 
+    /// The one of this id, to be changed.
     fn of_mut(&mut self, id: &str) -> Option<&mut Machine> {
-        self.machines.iter_mut().find(|machine| machine.id == id)
+        let place = *self.places.get(id)?;
+        self.changed.insert(place);
+        self.all.get_mut(place)
     }
 
     /// Counts an entry of its agent; `false` when it came before and must not be stored again, or its agent is no
@@ -104,7 +164,7 @@ impl Machines {
             machine.repeats = machine.repeats.saturating_add(1);
             return false;
         }
-        machine.youngest = machine.youngest.max(Some(entry.timestamp));
+        machine.youngest = machine.youngest.max(Some(entry.timestamp.min(now)));
         machine.last_entry = Some(now);
         machine.counts.add(&entry.level);
         true
@@ -113,11 +173,12 @@ impl Machines {
     /// Notes a heartbeat; the entry to store when it changes what is known (spec 3.3). The first success of an agent
     /// is as expected and says nothing, the first failure does.
     pub fn heard(&mut self, id: &str, outcome: Result<(), String>, now: Timestamp) -> Option<FleetEntry> {
-        let machine = self.of_mut(id)?;
-        let was = machine.online.replace(outcome.is_ok());
-        if was == machine.online {
+        let was = self.of(id)?.online;
+        if was == Some(outcome.is_ok()) {
             return None;
         }
+        let machine = self.of_mut(id)?;
+        machine.online = Some(outcome.is_ok());
         let before = machine.since.replace(now);
         machine.reason = outcome.err();
         let (event, level, message) = match (&machine.reason, before) {
@@ -158,7 +219,7 @@ impl Machines {
             missing: machine.missing(),
             counts_by_level: machine.counts,
         };
-        self.machines.iter().map(record).collect()
+        self.all.iter().map(record).collect()
     }
 }
 
@@ -234,6 +295,37 @@ mod tests {
         assert_eq!(machines.records()[0].missing, 0);
         assert!(machines.arrived(&entry("a", Some(1), 220), at(220)));
         assert_eq!(machines.records()[0].last_seq, Some(1));
+    }
+
+    #[test]
+    fn an_entry_that_is_dated_in_the_future_makes_no_later_one_vanish() {
+        let mut machines = two();
+        for seq in 1..=20 {
+            machines.arrived(&entry("a", Some(seq), 100), at(100));
+        }
+        // A clock that stood in the year 2033 for a moment.
+        assert!(machines.arrived(&entry("a", Some(21), 315_000_000), at(101)));
+        assert!(!machines.arrived(&entry("a", Some(21), 315_000_000), at(102)), "sent again it is a repeat");
+        assert!(machines.arrived(&entry("a", Some(22), 103), at(103)));
+        // Its state is wiped, and its clock is right again.
+        for seq in 1..=3 {
+            assert!(machines.arrived(&entry("a", Some(seq), 200), at(200)), "{seq}");
+        }
+        assert_eq!(machines.records()[0].last_seq, Some(3));
+        // The same number with other words is another entry even within the same second.
+        let mut other = entry("a", Some(3), 200);
+        other.message = "another".to_owned();
+        assert!(machines.arrived(&other, at(200)));
+        assert!(!machines.arrived(&other, at(200)));
+    }
+
+    #[test]
+    fn an_agent_whose_clock_is_ahead_is_stored_once() {
+        let mut machines = two();
+        for seq in 1..=20 {
+            assert!(machines.arrived(&entry("a", Some(seq), 3600), at(0)));
+            assert!(!machines.arrived(&entry("a", Some(seq), 3600), at(1)));
+        }
     }
 
     #[test]

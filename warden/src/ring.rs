@@ -1,5 +1,7 @@
 //! The last entries and the machines that they came from, under one lock: what is stored is counted, once.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_common::clock::Clock;
@@ -23,9 +25,21 @@ const LEAP: u64 = 10_000_000;
 pub struct Ring {
     machines: Mutex<Machines>,
     entries: Journal<Arc<str>>,
+    /// Where agents' right tokens came from the last time.
+    origins: Mutex<HashMap<String, IpAddr>>,
     /// Counts changes, for the state file.
     changes: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
+}
+
+/// What is to be written.
+pub struct Changes {
+    /// Lines of JSON and their ids, oldest first.
+    pub entries: Vec<(u64, Arc<str>)>,
+    /// Id that the next entry gets.
+    pub next_id: u64,
+    /// Machines as they are now.
+    pub machines: Vec<Machine>,
 }
 
 impl Ring {
@@ -49,6 +63,7 @@ impl Ring {
         Self {
             machines: Mutex::new(Machines::new(ids, &state.machines)),
             entries: journal,
+            origins: Mutex::default(),
             changes: watch::Sender::new(0),
             clock,
         }
@@ -96,6 +111,19 @@ impl Ring {
         self.entries.subscribe(sse::REPLAY, after)
     }
 
+    /// Notes the address that an agent's right token came from.
+    pub fn comes_from(&self, agent: &str, client: IpAddr) {
+        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if origins.get(agent) != Some(&client) {
+            origins.insert(agent.to_owned(), client);
+        }
+    }
+
+    /// Whether an agent's right token came from there the last time.
+    pub fn came_from(&self, agent: &str, client: IpAddr) -> bool {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner).get(agent) == Some(&client)
+    }
+
     /// `GET /machines`
     pub fn records(&self) -> Vec<MachineRecord> {
         self.machines().records()
@@ -109,6 +137,16 @@ impl Ring {
     /// Tells of every change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// What has changed since the last call, for the state file: the kept entries from the id `from` on, the next id, and
+    /// the machines.
+    pub fn take_changes(&self, from: u64) -> Changes {
+        let mut machines = self.machines();
+        let (lines, next_id) = (self.entries.recent(KEPT), self.entries.next_id());
+        let first = next_id - lines.len() as u64;
+        let entries = (first..).zip(lines).filter(|(id, _)| *id >= from).collect();
+        Changes { entries, next_id, machines: machines.take_changed() }
     }
 
     /// What the next life needs: the lines of the last entries, the next id, the machines.

@@ -175,20 +175,29 @@ async fn the_page_sets_its_cookie_and_holds_no_token() {
     let stage = Stage::start();
     let page = stage.get(&format!("/?token={PEOPLE}"), "accept: text/html\r\n").await;
     assert_eq!(status(&page), 200);
-    assert_eq!(
-        header(&page, "set-cookie"),
-        Some(format!("token={PEOPLE}; Path=/; HttpOnly; SameSite=Strict").as_str())
-    );
-    assert!(!body(&page).contains(PEOPLE));
+    let cookie = header(&page, "set-cookie").unwrap();
+    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict; Max-Age=604800"), "{cookie}");
+    assert!(!page.contains(PEOPLE), "the cookie is a session and not the token");
+    let session = cookie.split(';').next().unwrap().to_owned();
+    for (path, headers) in [("/", ""), ("/machines", ""), ("/", "accept: text/html\r\n")] {
+        let answer = stage.get(path, &format!("cookie: {session}\r\n{headers}")).await;
+        assert_eq!(status(&answer), 200, "{answer}");
+        assert_eq!(header(&answer, "set-cookie"), None, "it is renewed only when half of it is over");
+    }
+    assert_refused(&stage.get("/machines", &format!("cookie: {session}x\r\n")).await, 401);
+    assert_refused(&stage.get("/metrics", &format!("cookie: {session}\r\n")).await, 401);
     let policy = header(&page, "content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert_eq!(header(&page, "x-frame-options"), Some("DENY"));
-    let secure = stage.get(&format!("/?token={PEOPLE}"), "x-forwarded-proto: https\r\n").await;
-    assert!(header(&secure, "set-cookie").unwrap().ends_with("; SameSite=Strict; Secure"));
+    for proto in ["https", "HTTPS", "https, http"] {
+        let secure =
+            stage.get(&format!("/?token={PEOPLE}"), &format!("x-forwarded-proto: {proto}\r\n")).await;
+        assert!(header(&secure, "set-cookie").unwrap().contains("; SameSite=Strict; Secure"), "{proto}");
+    }
     let form = stage.get("/?token=wrong", "accept: text/html,*/*\r\n").await;
     assert_eq!(status(&form), 401);
     assert_eq!(header(&form, "set-cookie"), None);
-    assert!(body(&form).contains("type=\"password\"") && body(&form).contains("method=\"get\""), "{form}");
+    assert!(body(&form).contains("type=\"password\"") && body(&form).contains("method=\"post\""), "{form}");
     stage.finish().await;
 }
 
@@ -200,6 +209,9 @@ async fn a_logout_takes_the_cookie_back_and_no_other_site_can_cause_it() {
         stage.send(&request).await
     };
     let cookie = "token=; Path=/; HttpOnly; SameSite=Strict";
+    // It has no use for a body, and waits for none.
+    let answer = logout("POST", "content-length: 1000000\r\n").await;
+    assert_eq!((status(&answer), header(&answer, "connection")), (200, Some("close")));
     for (headers, expected) in [
         (format!("cookie: token={PEOPLE}\r\norigin: http://w\r\n"), format!("{cookie}; Max-Age=0")),
         ("x-forwarded-proto: https\r\n".to_owned(), format!("{cookie}; Secure; Max-Age=0")),
@@ -215,6 +227,142 @@ async fn a_logout_takes_the_cookie_back_and_no_other_site_can_cause_it() {
     }
     // Nobody is logged out by a link or a picture.
     assert_refused(&logout("GET", "").await, 405);
+    stage.finish().await;
+}
+
+fn login(headers: &str, fields: &str) -> String {
+    let length = fields.len();
+    format!(
+        "POST /login?level=info&token=x HTTP/1.1\r\nhost: w\r\nconnection: close\r\naccept: text/html\r\ncontent-type: application/x-www-form-urlencoded\r\n{headers}content-length: {length}\r\n\r\n{fields}"
+    )
+}
+
+#[tokio::test]
+async fn a_login_by_form_gives_a_session_and_leads_to_the_view_that_was_asked_for() {
+    let stage = Stage::start();
+    let answer = stage.send(&login("origin: http://w\r\n", &format!("token={PEOPLE}"))).await;
+    assert_eq!((status(&answer), header(&answer, "location")), (303, Some("/?level=info")), "{answer}");
+    let session = header(&answer, "set-cookie").unwrap().split(';').next().unwrap();
+    assert!(!answer.contains(PEOPLE));
+    assert_eq!(status(&stage.get("/machines", &format!("cookie: {session}\r\n")).await), 200);
+    let wrong = stage.send(&login("", "token=wrong")).await;
+    assert_eq!(status(&wrong), 401);
+    assert!(body(&wrong).contains("That token is not accepted."), "{wrong}");
+    assert_eq!(header(&wrong, "set-cookie"), None);
+    for fields in ["", "token=", "tokn=x"] {
+        assert_eq!(status(&stage.send(&login("", fields)).await), 401, "{fields}");
+    }
+    assert_refused(
+        &stage.send(&login("origin: http://evil.example\r\n", &format!("token={PEOPLE}"))).await,
+        403,
+    );
+    assert_refused(&stage.send(&login("", &format!("token={}", "x".repeat(5000)))).await, 413);
+    stage.finish().await;
+}
+
+#[tokio::test]
+async fn whoever_guesses_is_slowed_and_counted_while_agents_and_sessions_go_on() {
+    let stage = Stage::start();
+    let page = stage.get(&format!("/?token={PEOPLE}"), "").await;
+    let session = header(&page, "set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    assert_eq!(status(&stage.post(A, &entry(1)).await), 200);
+    let mut codes = Vec::new();
+    for guess in 0..40 {
+        codes.push(match guess % 4 {
+            0 => status(&stage.get(&format!("/?token=guess-{guess}"), "").await),
+            1 => status(&stage.get("/machines", &format!("cookie: token=guess-{guess}\r\n")).await),
+            2 => status(&stage.send(&login("", &format!("token=guess-{guess}"))).await),
+            _ => status(&stage.post(&format!("guess-{guess}"), &entry(1)).await),
+        });
+    }
+    assert_eq!(codes[..10], [401; 10]);
+    assert!(codes.iter().filter(|code| **code == 429).count() >= 20, "{codes:?}");
+    // The right token is not looked at either, or each guess would tell.
+    let refusal = stage.get(&format!("/machines?token={PEOPLE}"), "").await;
+    assert_refused(&refusal, 429);
+    assert!(header(&refusal, "retry-after").is_some());
+    assert_eq!(status(&stage.get("/machines", &format!("cookie: {session}\r\n")).await), 200);
+    assert_eq!(status(&stage.post(A, &entry(2)).await), 200, "it was right from there before");
+    assert_refused(&stage.post(B, &entry(1)).await, 429);
+    // Another client of the same proxy has an account of its own.
+    let other = "x-forwarded-for: 192.0.2.1\r\n";
+    let metrics = stage.get("/metrics", &format!("authorization: Bearer {PEOPLE}\r\n{other}")).await;
+    assert_eq!(status(&metrics), 200, "{metrics}");
+    for part in [
+        "refused_logins_total{reason=\"slowed\"}",
+        "refused_logins_total{reason=\"wrong\"}",
+        "refused_requests_total{reason=\"slowed\"}",
+    ] {
+        let line = metrics.lines().find(|line| line.contains(part)).unwrap();
+        assert!(!line.ends_with(" 0"), "{line}");
+    }
+    stage.finish().await;
+}
+
+#[tokio::test]
+async fn short_tokens_count_from_this_machine_only() {
+    let stage = Stage::with_tokens("short", [("a", "brief"), ("b", B)]);
+    let far = "x-forwarded-for: 192.0.2.1\r\n";
+    assert_eq!(status(&stage.get("/machines?token=short", "").await), 200);
+    for token in ["short", "wrong"] {
+        let refusal = stage.get(&format!("/machines?token={token}"), far).await;
+        assert_refused(&refusal, 403);
+        assert!(
+            body(&refusal).contains("fewer than 16 characters") && body(&refusal).contains("api.token"),
+            "{refusal}"
+        );
+    }
+    let ingest = |token: &str, from: &str| {
+        post(&format!("authorization: Bearer {token}\r\nconnection: close\r\n{from}"), &entry(1))
+    };
+    assert_eq!(status(&stage.send(&ingest("brief", "")).await), 200);
+    let refusal = stage.send(&ingest("brief", far)).await;
+    assert_refused(&refusal, 401);
+    assert!(body(&refusal).contains("fewer than 16 characters"), "{refusal}");
+    assert_eq!(status(&stage.send(&ingest(B, far)).await), 200);
+    stage.finish().await;
+}
+
+/// What took 3.1 GB: two thousand clients that send a large part of a body and then nothing.
+#[tokio::test]
+async fn two_thousand_stalled_bodies_are_not_kept_and_people_and_agents_are_served() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum.map(|most| most.min(8192)), ..limit })
+        .unwrap();
+    let stage = Stage::start();
+    let part = "x".repeat(60_000);
+    let mut stalled = Vec::new();
+    for number in 0..2000 {
+        let head = match number % 4 {
+            0 => "POST /logout HTTP/1.1\r\nhost: w\r\n".to_owned(),
+            1 => "POST /ingest HTTP/1.1\r\nhost: w\r\nauthorization: Bearer wrong\r\n".to_owned(),
+            2 => format!("POST /ingest HTTP/1.1\r\nhost: w\r\nauthorization: Bearer {B}\r\n"),
+            _ => "POST /login HTTP/1.1\r\nhost: w\r\n".to_owned(),
+        };
+        let mut client = stage.connect().await;
+        client.write(format!("{head}content-length: 1000000\r\n\r\n{part}").as_bytes()).await;
+        stalled.push(client);
+        assert!(stage.bodies.0.held() <= 4 * 1024 * 1024 && stage.bodies.1.held() <= 64 * 4096);
+    }
+    assert_eq!(status(&stage.get("/health", "").await), 200);
+    let page =
+        stage.get(&format!("/?token={PEOPLE}"), "accept: text/html\r\nx-forwarded-for: 192.0.2.1\r\n").await;
+    assert_eq!(status(&page), 200);
+    assert_eq!(status(&stage.post(A, &entry(1)).await), 200);
+    drop(stalled);
+    stage.finish().await;
+}
+
+#[tokio::test]
+async fn another_site_can_open_no_stream() {
+    let stage = Stage::start();
+    for path in ["/events", "/machines", "/metrics"] {
+        let headers = format!("cookie: token={PEOPLE}\r\nsec-fetch-site: cross-site\r\n");
+        assert_refused(&stage.get(path, &headers).await, 403);
+    }
+    let link = "accept: text/html\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
+    assert_eq!(status(&stage.get("/", link).await), 401, "the form");
     stage.finish().await;
 }
 

@@ -237,9 +237,9 @@ async fn a_folder_that_cannot_be_written_costs_only_the_memory_over_restarts() {
     life.end().await;
 }
 
-/// Cut off or changed anywhere, a state file is used or moved aside and said; it never brings the warden down.
+/// Cut off or changed anywhere, a state file costs the lines that it hits and no more; it never brings the warden down.
 #[tokio::test]
-async fn no_damaged_state_brings_the_warden_down() {
+async fn a_damaged_line_costs_itself_and_the_rest_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
     let (life, _) = Life::begin(&path);
@@ -249,29 +249,129 @@ async fn no_damaged_state_brings_the_warden_down() {
     life.ring.heard("b", Err("gone".to_owned()));
     life.end().await;
     let good = fs::read(&path).unwrap();
-    let mut damaged = Vec::new();
+    let lines = good.split(|byte| *byte == b'\n').count() - 1;
+    assert_eq!(lines, 1 + 2 + 5 + 1, "version, machines, entries, end");
+    let mut noted = 0;
     for at in 0..good.len() {
-        damaged.push(good[..at].to_vec());
+        // A crash in the middle of a line: what was whole before it is taken.
+        fs::write(&path, &good[..at]).unwrap();
+        let whole = good[..at].split(|byte| *byte == b'\n').count() - 1;
+        let (state, warning) = state_file::load(&path, &SystemClock);
+        assert_eq!(warning.is_none(), whole > 0, "{at}: {warning:?}");
+        assert_eq!(state.entries.len(), whole.saturating_sub(3).min(5));
+        assert!(!state.is_complete);
         for byte in [b'0', b'"', b'}', b'-', 0xff] {
             let mut text = good.clone();
             text[at] = byte;
-            damaged.push(text);
+            fs::write(&path, &text).unwrap();
+            let (state, warning) = state_file::load(&path, &SystemClock);
+            assert!(state.entries.len() >= 3, "a lost line break costs the two lines beside it");
+            let entries = state.entries.len();
+            let ring = ring(&["a", "b"], state);
+            ring.take(&entry::parse(stage::entry(10).as_bytes(), "a").unwrap());
+            // Without its own end the last line is one that a crash cut off.
+            if text != good && at + 1 < good.len() {
+                let warning = warning.expect("a changed byte is found, whichever it is");
+                assert!(
+                    warning.starts_with("STATE DAMAGED: ") && warning.contains("was moved to"),
+                    "{warning}"
+                );
+                assert!(!path.exists());
+                noted += usize::from(entries == 5);
+            }
         }
     }
-    let mut moved = 0;
-    for text in damaged {
-        fs::write(&path, &text).unwrap();
-        let (state, warning) = state_file::load(&path, &SystemClock);
-        let ring = ring(&["a", "b"], state);
-        ring.take(&entry::parse(stage::entry(10).as_bytes(), "a").unwrap());
-        if let Some(warning) = warning {
-            moved += 1;
-            assert!(warning.starts_with("STATE LOST: ") && warning.contains("was moved to"), "{warning}");
-            assert!(!path.exists());
-        }
+    assert!(noted > 0);
+    for (content, why) in
+        [(&b"\x00\x01\n"[..], "no line"), (b"{\"version\":3}", "missing field"), (b"", "no line")]
+    {
+        fs::write(&path, content).unwrap();
+        let (_, warning) = state_file::load(&path, &SystemClock);
+        let warning = warning.unwrap();
+        assert!(warning.starts_with("STATE LOST: ") && warning.contains(why), "{warning}");
     }
-    assert!(moved > good.len(), "{moved} of {}", good.len());
     fs::create_dir(folder.path().join("folder")).unwrap();
     let (_, warning) = state_file::load(&folder.path().join("folder"), &SystemClock);
     assert!(warning.unwrap().contains("it is not a regular file"));
+}
+
+#[tokio::test]
+async fn the_state_of_the_version_before_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    let old = r#"{"version":1,"is_complete":true,"next_id":8,"entries":[{"timestamp":"2026-01-02T03:04:05Z","machine":"a","service":"web","event":"updated","message":"old","level":"info","seq":7,"agent":"a"}],"machines":[{"id":"a","online":true,"since":null,"reason":null,"last_entry":null,"seen":[[7,7]],"youngest":"2026-01-02T03:04:05Z","counts":{"info":1,"warning":0,"error":0,"critical":0,"other":0},"repeats":0}]}"#;
+    fs::write(&path, old).unwrap();
+    let (life, warning) = Life::begin(&path);
+    assert_eq!(warning, None);
+    assert_eq!((life.ring.records()[0].last_seq, life.ring.state().1), (Some(7), 8));
+    life.take(0, 8);
+    life.end().await;
+    let (life, warning) = Life::begin(&path);
+    assert_eq!((warning, life.ring.records()[0].last_seq), (None, Some(8)));
+    life.end().await;
+}
+
+/// Ten thousand agents, one of which sends: what is written is what it changed.
+#[tokio::test]
+async fn one_agent_makes_the_warden_write_what_it_changed_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let ids: Vec<String> = (0..10_000).map(|n| format!("agent-{n}")).collect();
+    let ring = Arc::new(Ring::new(ids.clone(), State::default(), Arc::new(SystemClock)));
+    let file = StateFile::new(folder.path().join("state.json"), ring.clone());
+    let (stop, tasks, written) = (CancellationToken::new(), TaskSet::new(), file.written());
+    let take = |seq: u64| {
+        let body = stage::entry(seq).replace("entry ", &"x".repeat(4000));
+        assert!(ring.take(&entry::parse(body.as_bytes(), "agent-7").unwrap()));
+    };
+    tasks.spawn("state file", file.run(stop.clone()));
+    for seq in 1..=200 {
+        take(seq * 2);
+    }
+    eventually("the first write", || *written.borrow() > 1_000_000).await;
+    for seq in 300..305 {
+        let before = *written.borrow();
+        take(seq * 2);
+        eventually("a write", || *written.borrow() > before).await;
+        let more = *written.borrow() - before;
+        assert!(more < 16 * 1024, "{more} bytes for one entry");
+    }
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(5)).await);
+}
+
+/// More agents than are asked at once: each is asked in its turn, and none is offline for having waited.
+#[tokio::test]
+async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answers() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let (tasks, now, most) = (TaskSet::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connections = tasks.clone();
+    let (open, peak) = (now.clone(), most.clone());
+    tasks.spawn("agents", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (open, peak) = (open.clone(), peak.clone());
+            peak.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            connections.spawn("connection", async move {
+                let _ = stream.read(&mut [0; 1024]).await;
+                sleep(Duration::from_millis(100)).await;
+                open.fetch_sub(1, Ordering::SeqCst);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    .await;
+            });
+        }
+    });
+    let ids: Vec<String> = (0..1500).map(|n| format!("agent-{n}")).collect();
+    let ring = Arc::new(Ring::new(ids.clone(), State::default(), Arc::new(SystemClock)));
+    let stop = CancellationToken::new();
+    let agents: Vec<_> = ids.iter().map(|id| (id.as_str(), url.clone(), "t")).collect();
+    let heartbeat = Heartbeat::new(stage::live(&agents, &stop), ring.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    eventually("all", || ring.records().iter().all(|record| record.online.is_some())).await;
+    assert!(ring.records().iter().all(|record| record.online == Some(true)));
+    assert_eq!(lines(&ring), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
+    assert!(most.load(Ordering::SeqCst) <= evenkeel_warden::heartbeat::AT_ONCE, "{most:?}");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
 }

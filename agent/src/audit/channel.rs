@@ -6,6 +6,7 @@ use evenkeel_common::wire::AuditEntry;
 use super::letter::{Fault, Letter};
 use super::notify::{Discord, Smtp, Webhook};
 use super::push::Push;
+use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
 
 /// What the configuration says about one channel. The same settings make the same channel.
@@ -48,34 +49,44 @@ impl Settings {
 
     /// The channel, or why it is off.
     pub fn open(&self) -> Result<Channel, String> {
-        let (render, filter, secrets): (Box<dyn Render>, _, _) = match self {
-            Self::Push(config) => {
-                (Box::new(Push::new(config)?), EntryFilter::default(), vec![config.token.clone()])
-            }
-            Self::Discord(config) => {
-                (Box::new(Discord::new(config)?), config.filter.clone(), vec![config.webhook_url.clone()])
-            }
-            Self::Smtp(config) => (
-                Box::new(Smtp::new(config)?),
-                config.filter.clone(),
-                config.password.iter().cloned().collect(),
-            ),
-            Self::Webhook(config) => {
-                (Box::new(Webhook::new(config)?), config.filter.clone(), secrets_of(config))
-            }
+        let (render, filter): (Box<dyn Render>, _) = match self {
+            Self::Push(config) => (Box::new(Push::new(config)?), EntryFilter::default()),
+            Self::Discord(config) => (Box::new(Discord::new(config)?), config.filter.clone()),
+            Self::Smtp(config) => (Box::new(Smtp::new(config)?), config.filter.clone()),
+            Self::Webhook(config) => (Box::new(Webhook::new(config)?), config.filter.clone()),
         };
-        Ok(Channel { name: self.name(), filter, secrets, render })
+        Ok(Channel { name: self.name(), filter, redactor: self.redactor(), render })
     }
-}
 
-fn secrets_of(config: &WebhookConfig) -> Vec<Secret> {
-    let mut secrets = vec![config.url.clone()];
-    for (_, value) in &config.headers {
-        secrets.push(value.clone());
-        // `Bearer <token>`: the other side may repeat the token alone.
-        secrets.extend(value.expose().split_once(' ').map(|(_, token)| Secret::new(token)));
+    /// What the other side learns and nobody else may.
+    fn redactor(&self) -> Redactor {
+        let mut redactor = Redactor::default();
+        match self {
+            Self::Push(config) => {
+                redactor.hide(&config.token);
+                redactor.hide_url(&Secret::new(config.warden_url.as_str()));
+            }
+            Self::Discord(config) => redactor.hide_url(&config.webhook_url),
+            Self::Smtp(config) => {
+                if let (Some(name), Some(password)) = (&config.username, &config.password) {
+                    redactor.login(name, password.expose());
+                    redactor.hide(password);
+                }
+            }
+            Self::Webhook(config) => {
+                redactor.hide_url(&config.url);
+                for (name, value) in &config.headers {
+                    // Without variables these are no secrets, and errors speak of them.
+                    let is_plain =
+                        ["content-type", "accept", "user-agent"].iter().any(|n| name.eq_ignore_ascii_case(n));
+                    if !is_plain || value.parts().next().is_some() {
+                        redactor.hide(value);
+                    }
+                }
+            }
+        }
+        redactor
     }
-    secrets
 }
 
 /// What a channel's file is there for.
@@ -88,8 +99,8 @@ pub(super) trait Render: Send + Sync + 'static {
 pub struct Channel {
     name: String,
     filter: EntryFilter,
-    /// What must not get into a log line, even when the other side repeats it.
-    secrets: Vec<Secret>,
+    /// Takes out what must not get into a log line, even when the other side repeats it.
+    redactor: Redactor,
     render: Box<dyn Render>,
 }
 
@@ -106,39 +117,113 @@ impl Channel {
 
     /// Sends one entry, once, and returns what the other side answered.
     pub async fn send(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<String, Fault> {
-        let outcome = match self.render.render(entry, seq) {
-            Ok(letter) => letter.send().await,
-            Err(why) => Err(Fault::Refused { why }),
-        };
-        outcome.map(|answer| self.scrub(answer)).map_err(|fault| fault.map_text(|text| self.scrub(text)))
-    }
-
-    fn scrub(&self, text: String) -> String {
-        // Shorter ones would only make the text unreadable.
-        let secrets = self.secrets.iter().map(Secret::expose).filter(|secret| secret.len() >= 4);
-        secrets.fold(text, |text, secret| text.replace(secret, "(redacted)"))
+        match self.render.render(entry, seq) {
+            Ok(letter) => letter.send(&self.redactor).await,
+            Err(why) => Err(Fault::Refused { why: self.redactor.clean(&why, false) }),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::clock::{Clock, SystemClock};
+    use evenkeel_common::wire::{Kind, Level};
+    use wiremock::matchers::any;
+    use wiremock::{Mock, MockServer, Request, ResponseTemplate};
+
     use super::*;
 
-    #[test]
-    fn secrets_are_taken_out_of_answers() {
+    /// A server that refuses a request and repeats all of it that it got.
+    async fn parrot(status: u16) -> MockServer {
+        let server = MockServer::start().await;
+        let repeat = move |request: &Request| {
+            let header =
+                |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+            let pairs: Vec<_> = request.url.query_pairs().map(|(_, value)| value.into_owned()).collect();
+            let body = format!(
+                "no: {} | {} | {pairs:?} | {} | {}",
+                request.url.path(),
+                request.url.query().unwrap_or_default(),
+                header("authorization"),
+                header("x-key"),
+            );
+            ResponseTemplate::new(status).set_body_string(body)
+        };
+        Mock::given(any()).respond_with(repeat).mount(&server).await;
+        server
+    }
+
+    async fn answer(settings: Settings) -> String {
+        let entry = AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, "m");
+        match settings.open().unwrap().send(&entry, None).await {
+            Ok(answer) => answer,
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn no_secret_comes_back_from_a_server_that_repeats_the_request() {
+        // Taken, refused for good, refused for now, refused until a person acts.
+        for status in [200, 400, 503, 403] {
+            let server = parrot(status).await;
+            let place = server.uri().replace("http://", "");
+            let url = format!("http://ann:s3cret%2Fpw@{place}/hooks/tok%20en-1/x?key=que%2Fry-1&last");
+            let webhook = WebhookConfig {
+                name: "chat".into(),
+                url: Secret::new(url.as_str()),
+                method: "POST".into(),
+                headers: vec![("x-key".into(), Secret::of_parts("pre-header1", ["header1".to_owned()]))],
+                body: None,
+                filter: EntryFilter::default(),
+            };
+            let discord = DiscordConfig { webhook_url: Secret::new(url), filter: EntryFilter::default() };
+            let push = PushConfig {
+                warden_url: format!("http://{place}/secret-base"),
+                token: Secret::new("push-token-1"),
+                machine_id: String::new(),
+            };
+            for settings in [Settings::Webhook(webhook), Settings::Discord(discord), Settings::Push(push)] {
+                let name = settings.name();
+                let said = answer(settings).await;
+                assert!(said.contains("no: /") && said.contains("(redacted)"), "{name}: {said}");
+                for secret in [
+                    "tok ",
+                    "tok%",
+                    "en-1",
+                    "que/",
+                    "ry-1",
+                    "s3cret",
+                    "header1",
+                    "push-token",
+                    "secret-base",
+                    // base64 of ann:s3cret/pw
+                    "YW5uOnMzY3JldC9wdw",
+                ] {
+                    assert!(!said.contains(secret), "{name}, {status}: {said}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_secret_is_shown() {
+        let server = MockServer::start().await;
+        let answers = ResponseTemplate::new(400).set_body_string("unsupported media type application/json");
+        Mock::given(any()).respond_with(answers).mount(&server).await;
         let config = WebhookConfig {
             name: "chat".into(),
-            url: Secret::new("http://chat.example/key-of-it"),
+            url: Secret::new(format!("{}/secret", server.uri())),
             method: "POST".into(),
             headers: vec![
-                ("authorization".into(), Secret::new("Bearer hunter22")),
+                ("Content-Type".into(), Secret::new("application/json")),
                 ("x-short".into(), Secret::new("a")),
             ],
             body: None,
             filter: EntryFilter::default(),
         };
-        let channel = Settings::Webhook(config).open().unwrap();
-        let text = "bad token hunter22 at http://chat.example/key-of-it!";
-        assert_eq!(channel.scrub(text.into()), "bad token (redacted) at (redacted)!");
+        assert_eq!(
+            answer(Settings::Webhook(config)).await,
+            "400 Bad Request unsupported media type application/json"
+        );
     }
 }

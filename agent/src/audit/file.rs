@@ -217,9 +217,9 @@ impl Writer {
                 .append(true)
                 .create(true)
                 .mode(0o600)
-                // A pipe without a reader would block for ever.
-                .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+                .custom_flags(OPEN_FLAGS)
                 .open(&self.path)
+                .map_err(name_link)
         };
         let file = match open() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -243,6 +243,16 @@ impl Writer {
         };
         Ok((file, counted))
     }
+}
+
+/// A pipe without another end would block for ever; a link leads to a file that somebody else has chosen.
+pub(super) const OPEN_FLAGS: i32 =
+    rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits().cast_signed();
+
+/// The system's words for a link that is not followed speak of "too many levels".
+pub(super) fn name_link(error: io::Error) -> io::Error {
+    let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+    if is_link { io::Error::other("it is a symbolic link, which is not followed") } else { error }
 }
 
 fn ends_within_a_line(file: &File, length: u64) -> io::Result<bool> {
@@ -269,14 +279,19 @@ fn count_lines(file: &File) -> io::Result<u64> {
 /// Gives the file its archive name and removes the oldest archives.
 fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
     let name = |stamp: &str| path.with_file_name(format!("{}.{stamp}.jsonl", base(path)));
-    let mut time = now;
+    // Archives are read and removed by their names' order: where the clock has stood in the future, names go on from
+    // there.
+    let mut time = match archives(path)?.first().and_then(|newest| stamp_of(path, newest)) {
+        Some(newest) if newest >= now => newest.checked_add(MILLISECOND).map_err(io::Error::other)?,
+        _ => now,
+    };
     let target = loop {
         let target = name(&time.strftime(STAMP).to_string());
         if !target.try_exists()? {
             break target;
         }
         // Two rotations within one millisecond.
-        time = time.checked_add(jiff::SignedDuration::from_millis(1)).map_err(io::Error::other)?;
+        time = time.checked_add(MILLISECOND).map_err(io::Error::other)?;
     };
     fs::rename(path, target)?;
     for old in archives(path)?.into_iter().skip(keep) {
@@ -284,6 +299,16 @@ fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// The time in the name of an archive of `path`.
+fn stamp_of(path: &Path, archive: &Path) -> Option<Timestamp> {
+    let name = archive.file_name()?.to_str()?;
+    let stamp = name.strip_prefix(&base(path))?.strip_prefix('.')?.strip_suffix(".jsonl")?;
+    // The form that RFC 9557 calls basic, which the parser knows.
+    stamp.parse().ok()
+}
+
+const MILLISECOND: jiff::SignedDuration = jiff::SignedDuration::from_millis(1);
 
 /// UTC, and sorts as text like the times do.
 const STAMP: &str = "%Y%m%dT%H%M%S.%3fZ";

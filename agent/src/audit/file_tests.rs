@@ -291,3 +291,36 @@ async fn the_file_catches_up_after_a_full_disk_without_damaged_or_doubled_lines(
     running.finish().await;
     mount(&["umount", "-l"]);
 }
+
+#[tokio::test]
+async fn a_clock_that_stood_in_the_future_takes_no_later_archive_away() {
+    let (_dir, path) = folder();
+    let mut writer = writer(&path, SMALL);
+    let future: Timestamp = "2099-01-02T03:04:05.678Z".parse().unwrap();
+    let (_, outcome) = writer.append(&entries(["1", "2", "3", "4"]), future);
+    outcome.unwrap();
+    write(&mut writer, &["5", "6", "7", "8", "9", "10"]);
+    assert_eq!(content(&path), ["10"]);
+    let found = archives(&path).unwrap();
+    assert_eq!(content(&found[0]), ["7", "8", "9"], "{found:?}");
+    assert_eq!(content(&found[1]), ["4", "5", "6"], "{found:?}");
+    let latest = read_latest(path, 4).await.unwrap();
+    let latest: Vec<_> = latest.into_iter().map(|entry| entry.message).collect();
+    assert_eq!(latest, ["10", "9", "8", "7"]);
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_the_file_is_neither_written_nor_read() {
+    let dir = tempdir().unwrap();
+    let (path, target) = (dir.path().join("a.jsonl"), dir.path().join("target"));
+    fs::write(&target, serde_json::to_string(&entry("another file")).unwrap()).unwrap();
+    let before = fs::read(&target).unwrap();
+    std::os::unix::fs::symlink(&target, &path).unwrap();
+    let (count, outcome) = writer(&path, SMALL).append(&entries(["x"]), SystemClock.now());
+    assert_eq!(
+        (count, outcome.unwrap_err().to_string()),
+        (0, "it is a symbolic link, which is not followed".into())
+    );
+    assert_eq!(fs::read(&target).unwrap(), before);
+    assert!(read_latest(path, 5).await.unwrap_err().to_string().contains("symbolic link"));
+}

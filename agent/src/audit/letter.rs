@@ -10,6 +10,7 @@ use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
+use super::redact::Redactor;
 use crate::ports::registry::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,16 +59,6 @@ pub enum Fault {
     },
 }
 
-impl Fault {
-    pub(super) fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
-        match self {
-            Self::Later { why, after } => Self::Later { why: change(why), after },
-            Self::Denied { why } => Self::Denied { why: change(why) },
-            Self::Refused { why } => Self::Refused { why: change(why) },
-        }
-    }
-}
-
 fn later(why: impl Into<String>) -> Fault {
     Fault::Later { why: why.into(), after: None }
 }
@@ -99,21 +90,21 @@ impl Letter {
         Ok(Self::Request(client.clone(), Box::new(request)))
     }
 
-    /// Sends it once. The answer is for people to read.
-    pub(super) async fn send(self) -> Result<String, Fault> {
+    /// Sends it once. The answer is for people to read; `redactor` has taken the secrets out of it.
+    pub(super) async fn send(self, redactor: &Redactor) -> Result<String, Fault> {
         match self {
             Self::Request(client, request) => match client.execute(*request).await {
-                Ok(response) => judge(response).await,
-                Err(error) => Err(later(chain(&error.without_url()))),
+                Ok(response) => judge(response, redactor).await,
+                Err(error) => Err(later(shown(&chain(&error.without_url()), redactor, false))),
             },
             Self::Mail(mailer, message) => {
                 let sent = tokio::time::timeout(MAIL_TIMEOUT, mailer.send(*message)).await;
                 match sent {
                     Ok(Ok(response)) => {
                         let text: Vec<_> = response.message().collect();
-                        Ok(shown(&format!("{} {}", response.code(), text.join(" "))))
+                        Ok(shown(&format!("{} {}", response.code(), text.join(" ")), redactor, false))
                     }
-                    Ok(Err(error)) => Err(judge_mail(&error)),
+                    Ok(Err(error)) => Err(judge_mail(&error, redactor)),
                     Err(_) => Err(later(format!("the mail server took over {} s", MAIL_TIMEOUT.as_secs()))),
                 }
             }
@@ -121,7 +112,7 @@ impl Letter {
     }
 }
 
-async fn judge(mut response: Response) -> Result<String, Fault> {
+async fn judge(mut response: Response, redactor: &Redactor) -> Result<String, Fault> {
     let status = response.status();
     let wait = retry_after(response.headers(), Timestamp::now());
     let mut body = Vec::new();
@@ -132,7 +123,8 @@ async fn judge(mut response: Response) -> Result<String, Fault> {
             break;
         }
     }
-    let text = shown(&format!("{status} {}", String::from_utf8_lossy(&body)));
+    let is_cut = body.len() == ANSWER_LIMIT;
+    let text = shown(&format!("{status} {}", String::from_utf8_lossy(&body)), redactor, is_cut);
     match status {
         _ if status.is_success() => Ok(text),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
@@ -149,8 +141,8 @@ async fn judge(mut response: Response) -> Result<String, Fault> {
     }
 }
 
-fn judge_mail(error: &lettre::transport::smtp::Error) -> Fault {
-    let why = shown(&chain(error));
+fn judge_mail(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> Fault {
+    let why = shown(&chain(error), redactor, false);
     let code = error.status().map(u16::from);
     match code {
         // Not logged in, or with what the server does not take.
@@ -192,10 +184,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Text from outside on one line, not too long.
-fn shown(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+/// Text from outside on one line, without secrets, not too long. Secrets are taken out first, as long as they are whole,
+/// and once more in the form that is shown. `is_cut`: it is the beginning of a longer text.
+fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
+    let line: String =
+        redactor.clean(text, is_cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = redactor.clean(&line.split_whitespace().collect::<Vec<_>>().join(" "), is_cut);
     if line.chars().count() <= SHOWN { line } else { line.chars().take(SHOWN).chain(['…']).collect() }
 }
 
@@ -225,6 +219,7 @@ mod tests {
 
     #[test]
     fn answers_are_shown_on_one_short_line() {
+        let shown = |text: &str| shown(text, &Redactor::default(), false);
         assert_eq!(shown("400 Bad\r\n\x1b[31m  red"), "400 Bad [31m red");
         assert_eq!(shown(&"é".repeat(1000)).chars().count(), SHOWN + 1);
     }

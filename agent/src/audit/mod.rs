@@ -9,6 +9,7 @@ pub mod notify;
 mod push;
 mod read;
 pub mod recall;
+mod redact;
 mod sink;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::wire::AuditEntry;
 
-use super::file::archives;
+use super::file::{OPEN_FLAGS, archives, name_link};
 
 const BLOCK: usize = 64 * 1024;
 
@@ -48,9 +48,7 @@ fn latest(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
 }
 
 fn open(path: &Path) -> io::Result<Option<File>> {
-    // A pipe without a writer would block for ever.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+    match OpenOptions::new().read(true).custom_flags(OPEN_FLAGS).open(path).map_err(name_link) {
         Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
         Ok(file) if file.metadata()?.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(_) => Err(io::Error::other("it is not a regular file")),

@@ -1,17 +1,44 @@
 //! Notification channels and the push. One that is broken, or whose variable is not set, is left out with a
 //! warning: the services are looked after all the same (DECISIONS 2).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use evenkeel_common::config::expand::{Env, expand};
+use evenkeel_common::config::expand::{Env, expand, names};
 use evenkeel_common::config::{Findings, KeyPath, did_you_mean, quote};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use http::{HeaderName, HeaderValue, Method};
+use serde_json::Value;
 
 use super::file::{DiscordFile, Items, NotificationsFile, PushFile, SmtpFile, WebhookFile};
 use super::{DiscordConfig, EntryFilter, NotificationsConfig, PushConfig, SmtpConfig, WebhookConfig};
 use crate::audit::notify::{check_receivers, check_sender, check_template};
+
+/// The variables that the texts of channels and push name with `$` (DECISIONS 6), those of a broken part included. A
+/// webhook's body is a template, in which a dollar means nothing.
+pub(super) fn variables(tree: &Value) -> BTreeSet<String> {
+    fn collect(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::String(text) => found.extend(names(text)),
+            Value::Array(items) => {
+                for item in items {
+                    collect(item, found);
+                }
+            }
+            Value::Object(members) => {
+                for (_, member) in members.iter().filter(|(key, _)| *key != "body") {
+                    collect(member, found);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    for part in ["notifications", "push"] {
+        collect(&tree[part], &mut found);
+    }
+    found
+}
 
 /// The channels that are complete.
 pub(super) fn notifications(
@@ -174,7 +201,8 @@ fn filter(
 /// The text with its variables replaced; nothing and a fault when that cannot be done.
 fn expanded(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     match expand(text.expose(), env) {
-        Ok(text) => Secret::new(text),
+        // The other side may repeat what a variable holds without the text around it.
+        Ok(expanded) => Secret::of_parts(expanded, names(text.expose()).iter().filter_map(|name| env(name))),
         Err(error) => {
             findings.fault(at, error.to_string());
             Secret::default()
@@ -397,6 +425,20 @@ mod tests {
             ]
         );
         assert_eq!(config.notifications.webhooks.len(), 1);
+    }
+
+    #[test]
+    fn every_variable_that_is_named_counts_as_secret_also_in_a_broken_part() {
+        let config = config(&json!({
+            "notifications": {
+                "discord": "$HOOK/x", "smtp": {"username": "$A$B", "password": "${C"},
+                "webhooks": [{"url": "http://x/$NOPE", "headers": {"X": "Bearer $TOKEN"}, "body": "$NO {{ message }}"}, "$LINES"],
+            },
+            "push": {"token": "$$D ${EMPTY}"},
+            "audit": {"path": "$NOT_EXPANDED"},
+        }));
+        let expected = ["A", "B", "C", "EMPTY", "HOOK", "LINES", "NOPE", "TOKEN"];
+        assert_eq!(config.named_variables.into_iter().collect::<Vec<_>>(), expected);
     }
 
     #[test]

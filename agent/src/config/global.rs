@@ -1,10 +1,12 @@
-//! Rules whose breach stops the program (spec 2.9, "global validation failures").
+//! Rules of the parts that are no service and no channel (spec 2.9). Only those that the spec lists as "global validation
+//! failures" stop the program; what breaks another one is left out with a warning, and the rest runs (DECISIONS 6).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::config::expand::Env;
-use evenkeel_common::config::{Findings, KeyPath, address, quote};
+use evenkeel_common::config::{Finding, Findings, KeyPath, address, quote};
+use evenkeel_common::permissions::weaknesses;
 
 use super::file::{ApiFile, AuditFile, DockerHealthFile, MonitorFile, RegistryFile, StateFile};
 use super::{ApiConfig, DockerHealthConfig, MonitorConfig, RegistryConfig};
@@ -12,18 +14,46 @@ use crate::image::Reference;
 
 const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 
+/// The keys whose faults stop the program: the rules that the spec lists, and what leaves nothing to listen on.
+const FATAL: [&str; 6] = [
+    "runtime",
+    "registry.poll_interval",
+    "docker_health.check_interval",
+    "docker_health.timeout",
+    "api.address",
+    "api.port",
+];
+
+/// Makes warnings of the faults that stop nothing: the key counts as if it were not there.
+pub(super) fn keep_only_fatal(findings: &mut Findings) {
+    for Finding { at, what } in findings.take_faults(&KeyPath::root()) {
+        if at == KeyPath::root() || FATAL.iter().any(|key| at.is_under(&KeyPath::of(key))) {
+            findings.fault(&at, what);
+        } else if at.is_under(&KeyPath::of("services")) {
+            findings.warn(&at, format!("{what} (no service is watched)"));
+        } else if at.is_under(&KeyPath::of("notifications")) {
+            findings.warn(&at, format!("{what} (all channels are off)"));
+        } else {
+            findings.warn(&at, format!("{what} (the default is used)"));
+        }
+    }
+}
+
 /// `registry`: the URL must be one whose host can stand in an image reference.
 pub(super) fn registry(file: &RegistryFile, findings: &mut Findings) -> RegistryConfig {
-    let host = registry_host(&file.url).unwrap_or_else(|| {
+    let (mut url, mut host) = (file.url.trim_end_matches('/').to_owned(), registry_host(&file.url));
+    if host.is_none() {
         let at = KeyPath::of("registry.url");
         // A user name in a URL comes with a password: the text is not shown.
-        let seen = if file.url.contains('@') { "a URL with a user name".to_owned() } else { quote(&file.url) };
+        let seen =
+            if file.url.contains('@') { "a URL with a user name".to_owned() } else { quote(&file.url) };
         findings.fault(&at, format!("{seen}; allowed: http://host:port or https://host:port and nothing after it (logins come from ~/.docker/config.json)"));
-        String::from("localhost:5000")
-    });
+        url = RegistryFile::default().url;
+        host = registry_host(&url);
+    }
     RegistryConfig {
-        url: file.url.trim_end_matches('/').to_owned(),
-        host,
+        url,
+        host: host.unwrap_or_default(),
         poll_interval: Duration::from_secs(file.poll_interval),
         insecure: file.insecure,
         concurrency: usize::try_from(file.concurrency).unwrap_or(1),
@@ -51,9 +81,21 @@ fn registry_host(url: &str) -> Option<String> {
 /// `api`: addresses are `host:port`, the port is 1-65535 (the rule that the spec words as api.port).
 pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     let addresses = KeyPath::of("api.address");
-    for (n, address) in address::check(&file.address, &addresses, findings) {
+    let good = address::check(&file.address, &addresses, findings);
+    let has_port = |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| address::port(port).is_some());
+    // The spec's rule is about ports. An entry that is wrong in another way leaves the others.
+    if !good.is_empty() {
+        for (n, text) in file.address.iter().enumerate() {
+            if text.as_deref().is_none_or(|text| has_port(text) && address::parse(text).is_err()) {
+                for fault in findings.take_faults(&addresses.index(n)) {
+                    findings.warn(&fault.at, format!("{} (not listened on)", fault.what));
+                }
+            }
+        }
+    }
+    for (n, address) in &good {
         if !address.is_loopback() {
-            let text = quote(file.address[n].as_deref().unwrap_or_default());
+            let text = quote(file.address[*n].as_deref().unwrap_or_default());
             findings.warn(&addresses, format!("{text} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"));
         }
     }
@@ -61,15 +103,16 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     for (n, text) in file.allowed_hosts.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?)))
     {
         if !is_host_name(text) {
-            findings.fault(
+            findings.warn(
                 &hosts.index(n),
-                format!("{}; allowed: a host name without scheme, port and wildcard", quote(text)),
+                format!("{}; allowed: a host name without scheme, port and wildcard (left out)", quote(text)),
             );
         }
     }
+    let hosts = file.allowed_hosts.iter().flatten().filter(|host| is_host_name(host));
     ApiConfig {
-        addresses: file.address.iter().flatten().cloned().collect(),
-        allowed_hosts: file.allowed_hosts.iter().flatten().map(|host| host.to_ascii_lowercase()).collect(),
+        addresses: good.iter().filter_map(|(n, _)| file.address[*n].clone()).collect(),
+        allowed_hosts: hosts.map(|host| host.to_ascii_lowercase()).collect(),
     }
 }
 
@@ -83,37 +126,93 @@ fn is_host_name(text: &str) -> bool {
 
 /// `audit.path`: absolute, or empty.
 pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
-    let path = absolute(&KeyPath::of("audit.path"), &file.path, "empty to have no audit file", findings)?;
+    let at = KeyPath::of("audit.path");
+    let path = absolute(&at, &file.path, "empty to have no audit file", "there is no audit file", findings)?;
     if path.is_dir() {
-        let what = format!("{} is a folder; allowed: the absolute path of a file", quote(&file.path));
-        findings.fault(&KeyPath::of("audit.path"), what);
+        let what = format!(
+            "{} is a folder; allowed: the absolute path of a file (there is no audit file)",
+            quote(&file.path)
+        );
+        findings.warn(&at, what);
+        return None;
     }
+    if path.is_symlink() {
+        findings.warn(
+            &at,
+            format!(
+                "{} is a symbolic link and is not written to; name the file that it leads to",
+                quote(&file.path)
+            ),
+        );
+    }
+    warn_of_weaknesses(&at, &path, "who can change it can forge or remove entries", findings);
     Some(path)
 }
 
 /// `state.path`: absolute; without it what systemd gives (the first of a list), else the usual place.
 pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings) -> PathBuf {
     let at = KeyPath::of("state.path");
-    if let Some(path) = absolute(&at, &file.path, "empty for the default", findings) {
-        return path;
-    }
-    let given = env("STATE_DIRECTORY").unwrap_or_default();
-    let first = Path::new(given.split(':').next().unwrap_or_default());
-    if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
+    let path = absolute(&at, &file.path, "empty for the default", "the default is used", findings);
+    let path = path.unwrap_or_else(|| {
+        let given = env("STATE_DIRECTORY").unwrap_or_default();
+        let first = Path::new(given.split(':').next().unwrap_or_default());
+        if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
+    });
+    warn_of_weaknesses(
+        &at,
+        &path,
+        "who can change it decides what the agent believes to have deployed",
+        findings,
+    );
+    path
 }
 
-fn absolute(at: &KeyPath, text: &str, or: &str, findings: &mut Findings) -> Option<PathBuf> {
+/// Says who besides root can change the configuration file itself.
+pub(super) fn check_file(path: &Path, findings: &mut Findings) {
+    if let Ok(path) = std::path::absolute(path) {
+        let consequence = "who can change it controls this machine";
+        warn_of_weaknesses(&KeyPath::root(), &path, consequence, findings);
+    }
+}
+
+fn warn_of_weaknesses(at: &KeyPath, path: &Path, consequence: &str, findings: &mut Findings) {
+    for weakness in weaknesses(path) {
+        findings.warn(at, format!("{weakness}; {consequence}"));
+    }
+}
+
+/// The path, where it is one that can be used.
+fn absolute(
+    at: &KeyPath,
+    text: &str,
+    or: &str,
+    consequence: &str,
+    findings: &mut Findings,
+) -> Option<PathBuf> {
     if text.is_empty() {
         return None;
     }
     if !text.starts_with('/') || text.contains('\0') {
-        findings.fault(at, format!("{}; allowed: an absolute path, or {or}", quote(text)));
+        findings.warn(at, format!("{}; allowed: an absolute path, or {or} ({consequence})", quote(text)));
+        return None;
     }
     Some(PathBuf::from(text))
 }
 
 /// `monitor`: as often as the poll unless it is given.
-pub(super) fn monitor(file: &MonitorFile, registry: &RegistryConfig) -> MonitorConfig {
+pub(super) fn monitor(
+    file: &MonitorFile,
+    registry: &RegistryConfig,
+    findings: &mut Findings,
+) -> MonitorConfig {
+    let at = KeyPath::of("monitor.stats_interval");
+    // Files of the predecessor have a 0 there for "as often as the poll" (DECISIONS 3).
+    for fault in findings.take_faults(&at) {
+        let seconds = registry.poll_interval.as_secs();
+        let cost =
+            format!("CPU and memory are measured every {seconds} s, as often as the registry is polled");
+        findings.warn(&at, format!("{} ({cost})", fault.what));
+    }
     MonitorConfig { stats_interval: file.stats_interval.map_or(registry.poll_interval, Duration::from_secs) }
 }
 
@@ -136,10 +235,12 @@ pub(super) fn docker_health(file: &DockerHealthFile, findings: &mut Findings) ->
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::config::Configuration as _;
     use serde_json::json;
 
     use super::super::testing::{faults, good, parse};
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn an_empty_configuration_has_the_documented_defaults() {
@@ -171,13 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn every_fatal_range_is_checked_at_both_ends() {
-        for (key, name, least, most) in [
-            ("registry", "poll_interval", 10, 86400),
-            ("registry", "concurrency", 1, 256),
-            ("monitor", "stats_interval", 1, 86400),
-            ("docker_health", "check_interval", 5, 3600),
-            ("docker_health", "timeout", 1, 30),
+    fn every_range_is_checked_at_both_ends_and_only_those_of_the_specification_are_fatal() {
+        let measured = "CPU and memory are measured every 300 s, as often as the registry is polled";
+        for (key, name, least, most, otherwise) in [
+            ("registry", "poll_interval", 10, 86400, None),
+            ("registry", "concurrency", 1, 256, Some("the default is used")),
+            ("monitor", "stats_interval", 1, 86400, Some(measured)),
+            ("docker_health", "check_interval", 5, 3600, None),
+            ("docker_health", "timeout", 1, 30, None),
         ] {
             let with = |value: i64| {
                 // The other of the pair is out of the way.
@@ -192,7 +294,15 @@ mod tests {
                 let expected = format!(
                     "{key}.{name}: {value} is out of range; allowed: a whole number from {least} to {most}"
                 );
-                assert_eq!(faults(&with(value)), [expected]);
+                match otherwise {
+                    None => assert_eq!(faults(&with(value)), [expected]),
+                    Some(otherwise) => {
+                        let config = good(&with(value));
+                        assert_eq!(config.warnings, [format!("{expected} ({otherwise})")]);
+                        assert_eq!(config.registry, good(&json!({})).registry);
+                        assert_eq!(config.monitor, good(&json!({})).monitor);
+                    }
+                }
             }
         }
     }
@@ -215,33 +325,79 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_of_a_file_are_reported_at_once() {
-        let tree = json!({
+    fn all_that_is_wrong_is_reported_at_once_and_only_what_the_specification_names_is_fatal() {
+        let mut tree = json!({
             "runtime": "lxc", "registry": {"url": "ftp://x", "poll_interval": 1.5, "insecure": "no"},
             "api": {"address": ["127.0.0.1:0", 5, "a:1"], "allowed_hosts": ["http://x"]},
             "audit": {"path": "log"}, "state": {"path": "state"}, "monitor": 5,
             "docker_health": {"check_interval": 5}, "services": {},
         });
-        let places: Vec<_> =
-            faults(&tree).iter().map(|text| text.split(':').next().unwrap_or_default().to_owned()).collect();
+        let places = |texts: &[String]| -> Vec<String> {
+            texts.iter().map(|text| text.split(':').next().unwrap_or_default().to_owned()).collect()
+        };
         assert_eq!(
-            places,
+            places(&faults(&tree)),
             [
                 "api.address[0]",
                 "api.address[1]",
                 "api.address[2]",
-                "api.allowed_hosts[0]",
-                "audit.path",
                 "docker_health.timeout",
-                "monitor",
-                "registry.insecure",
                 "registry.poll_interval",
-                "registry.url",
                 "runtime",
-                "services",
-                "state.path",
             ]
         );
+        let others = [
+            "api.allowed_hosts[0]",
+            "audit.path",
+            "monitor",
+            "registry.insecure",
+            "registry.url",
+            "services",
+            "state.path",
+        ];
+        assert_eq!(places(parse(&tree, &|_| None).unwrap_err().warnings()), others);
+        tree["runtime"] = json!("podman");
+        tree["registry"]["poll_interval"] = json!(60);
+        tree["api"]["address"] = json!(["127.0.0.1:1"]);
+        tree["docker_health"]["check_interval"] = json!(6);
+        let config = good(&tree);
+        assert_eq!(places(&config.warnings), others);
+        assert_eq!(config.registry.url, "http://localhost:5000");
+        assert_eq!(config.registry.poll_interval.as_secs(), 60);
+        assert_eq!((config.audit_path, config.state_path), (None, PathBuf::from(DEFAULT_STATE_PATH)));
+        assert!(config.api.allowed_hosts.is_empty() && config.services.is_empty());
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_left_out_while_another_one_is_there() {
+        let config = good(&json!({"api": {"address": ["127.0.0.1:1", "example.com:80", 5]}}));
+        assert_eq!(config.api.addresses, ["127.0.0.1:1"]);
+        assert!(
+            config.warnings.len() == 2
+                && config.warnings.iter().all(|text| text.ends_with("(not listened on)")),
+            "{:?}",
+            config.warnings
+        );
+        // The specification's rule is about ports.
+        for port in ["0", "65536", "http", ""] {
+            let found = faults(&json!({"api": {"address": ["127.0.0.1:1", format!("127.0.0.1:{port}")]}}));
+            assert_eq!(found.len(), 1, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_another_type_is_left_out_with_what_that_means() {
+        for (tree, expected) in [
+            (json!({"services": 5}), "services: 5; allowed: an array of objects (no service is watched)"),
+            (
+                json!({"notifications": 5}),
+                "notifications: a number; allowed: an object (all channels are off)",
+            ),
+            (json!({"registry": 5}), "registry: a number; allowed: an object (the default is used)"),
+            (json!({"api": true}), "api: a boolean; allowed: an object (the default is used)"),
+        ] {
+            assert_eq!(good(&tree).warnings, [expected]);
+        }
     }
 
     #[test]
@@ -273,14 +429,19 @@ mod tests {
             "http://x y",
             "http://x:1//",
         ] {
+            let config = good(&json!({"registry": {"url": url}}));
             assert_eq!(
-                faults(&json!({"registry": {"url": url}})),
+                config.warnings,
                 [format!(
-                    "registry.url: {url:?}; allowed: http://host:port or https://host:port and nothing after it (logins come from ~/.docker/config.json)"
+                    "registry.url: {url:?}; allowed: http://host:port or https://host:port and nothing after it (logins come from ~/.docker/config.json) (the default is used)"
                 )]
             );
+            assert_eq!(
+                (config.registry.url.as_str(), config.registry.host.as_str()),
+                ("http://localhost:5000", "localhost:5000")
+            );
         }
-        let text = faults(&json!({"registry": {"url": "https://me:hunter2@registry.example.com"}}));
+        let text = good(&json!({"registry": {"url": "https://me:hunter2@registry.example.com"}})).warnings;
         assert!(text[0].starts_with("registry.url: a URL with a user name; allowed"), "{text:?}");
     }
 
@@ -335,22 +496,38 @@ mod tests {
     }
 
     #[test]
-    fn an_address_stands_only_once_however_it_is_written() {
+    fn of_two_addresses_that_mean_the_same_the_first_stays_and_the_other_is_named() {
         for pair in [
             ["localhost:9090", "localhost:9090"],
             ["LocalHost:1", "localhost:01"],
+            ["localhost:1", "127.0.0.1:1"],
+            ["127.0.0.1:1", "localhost:1"],
+            ["[::1]:1", "localhost:1"],
             ["[::1]:1", "[0:0::1]:1"],
+            ["127.0.0.1:1", "[::ffff:127.0.0.1]:1"],
             [":1", ":1"],
+            [":1", "0.0.0.0:1"],
+            ["[::]:1", ":1"],
+            ["0.0.0.0:1", "127.0.0.1:1"],
+            ["192.168.1.5:1", ":1"],
+            ["[::]:1", "127.0.0.1:1"],
         ] {
-            assert_eq!(
-                faults(&json!({"api": {"address": pair}})),
-                [format!(
-                    "api.address[1]: {:?} stands there more than once; allowed: each address once",
-                    pair[1]
-                )]
+            let config = good(&json!({"api": {"address": pair}}));
+            assert_eq!(config.api.addresses, [pair[0]], "{pair:?}");
+            let warning = format!(
+                "api.address[1]: {:?} is left out, since {:?} listens there already; allowed: each address once",
+                pair[1], pair[0]
             );
+            assert!(config.warnings.contains(&warning), "{pair:?}: {:?}", config.warnings);
         }
-        good(&json!({"api": {"address": ["127.0.0.1:1", "[::1]:1", "127.0.0.1:2"]}}));
+        for apart in [
+            vec!["127.0.0.1:1", "[::1]:1", "127.0.0.1:2"],
+            vec!["0.0.0.0:1", "[::]:1"],
+            vec!["0.0.0.0:1", "[::1]:1"],
+            vec!["localhost:1", "192.168.1.5:1"],
+        ] {
+            assert_eq!(good(&json!({"api": {"address": apart}})).api.addresses, apart);
+        }
     }
 
     #[test]
@@ -378,12 +555,14 @@ mod tests {
         let config = good(&json!({"api": {"allowed_hosts": ["Updates.Example.com", "box"]}}));
         assert_eq!(config.api.allowed_hosts, ["updates.example.com", "box"]);
         for text in ["", "a:80", "http://a", "*.example.com", "a..b", "a b"] {
+            let config = good(&json!({"api": {"allowed_hosts": [text, "box"]}}));
             assert_eq!(
-                faults(&json!({"api": {"allowed_hosts": [text]}})),
+                config.warnings,
                 [format!(
-                    "api.allowed_hosts[0]: {text:?}; allowed: a host name without scheme, port and wildcard"
+                    "api.allowed_hosts[0]: {text:?}; allowed: a host name without scheme, port and wildcard (left out)"
                 )]
             );
+            assert_eq!(config.api.allowed_hosts, ["box"]);
         }
     }
 
@@ -393,16 +572,54 @@ mod tests {
         assert_eq!(config.audit_path.as_deref(), Some(Path::new("/var/log/a.jsonl")));
         assert_eq!(config.state_path, Path::new("/srv/s"));
         assert_eq!(
-            faults(&json!({"audit": {"path": "a"}})),
-            ["audit.path: \"a\"; allowed: an absolute path, or empty to have no audit file"]
+            good(&json!({"audit": {"path": "a"}})).warnings,
+            [
+                "audit.path: \"a\"; allowed: an absolute path, or empty to have no audit file (there is no audit file)"
+            ]
         );
         assert_eq!(
-            faults(&json!({"audit": {"path": "/tmp"}})),
-            ["audit.path: \"/tmp\" is a folder; allowed: the absolute path of a file"]
+            good(&json!({"audit": {"path": "/tmp"}})).warnings,
+            [
+                "audit.path: \"/tmp\" is a folder; allowed: the absolute path of a file (there is no audit file)"
+            ]
         );
         assert_eq!(
-            faults(&json!({"state": {"path": "./s"}})),
-            ["state.path: \"./s\"; allowed: an absolute path, or empty for the default"]
+            good(&json!({"state": {"path": "./s"}})).warnings,
+            [
+                "state.path: \"./s\"; allowed: an absolute path, or empty for the default (the default is used)"
+            ]
+        );
+    }
+
+    #[test]
+    fn whoever_can_write_state_audit_or_configuration_is_warned_of_with_the_path() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::write(open.join("c.json"), "").unwrap();
+        std::fs::set_permissions(open.join("c.json"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let weak = format!("the folder {open:?} can be changed by anybody (mode 0777)");
+        let tree = json!({"audit": {"path": open.join("a.jsonl")}, "state": {"path": open.join("s")}});
+        assert_eq!(
+            good(&tree).warnings,
+            [
+                format!("audit.path: {weak}; who can change it can forge or remove entries"),
+                format!(
+                    "state.path: {weak}; who can change it decides what the agent believes to have deployed"
+                ),
+            ]
+        );
+        let config = Config::parse("{}", &open.join("c.json"), &|_| None).unwrap();
+        assert_eq!(config.warnings, [format!("{weak}; who can change it controls this machine")]);
+        let link = folder.path().join("link.jsonl");
+        symlink(folder.path().join("real.jsonl"), &link).unwrap();
+        assert_eq!(
+            good(&json!({"audit": {"path": link}})).warnings,
+            [format!(
+                "audit.path: {link:?} is a symbolic link and is not written to; name the file that it leads to"
+            )]
         );
     }
 

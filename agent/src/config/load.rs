@@ -1,5 +1,6 @@
 //! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
@@ -18,7 +19,13 @@ pub fn schema() -> Value {
 impl Configuration for Config {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
         let mut findings = Findings::default();
-        let file: AgentFile = load::typed(text, path, without_old_port, &mut findings)?;
+        let mut named_variables = BTreeSet::new();
+        let usual_form = |tree: Value, findings: &mut Findings| {
+            named_variables = delivery::variables(&tree);
+            without_old_port(tree, findings)
+        };
+        let file: AgentFile = load::typed(text, path, usual_form, &mut findings)?;
+        global::check_file(path, &mut findings);
         let names: Vec<String> = file
             .services
             .iter()
@@ -30,14 +37,16 @@ impl Configuration for Config {
             api: global::api(&file.api, &mut findings),
             audit_path: global::audit_path(&file.audit, &mut findings),
             state_path: global::state_path(&file.state, env, &mut findings),
-            monitor: global::monitor(&file.monitor, &registry),
+            monitor: global::monitor(&file.monitor, &registry, &mut findings),
             docker_health: global::docker_health(&file.docker_health, &mut findings),
             notifications: delivery::notifications(file.notifications, env, &mut findings),
             push: delivery::push(file.push, env, &mut findings),
             services: service::services(file.services, &registry.host, &mut findings),
             registry,
+            named_variables,
             warnings: Vec::new(),
         };
+        global::keep_only_fatal(&mut findings);
 
         let (faults, warnings) = findings.finish();
         config.warnings = warnings.iter().map(|warning| in_words(warning, &names)).collect();
@@ -145,7 +154,9 @@ mod tests {
             [
                 "notifications.discrod: is not a known key and is ignored; did you mean \"discord\"?",
                 "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
-                "a: x: is not a known key and is ignored",
+                "a: x: is not a known key and is ignored; allowed: auto_heal, auto_start, auto_update, compose_files, \
+                 compose_project, compose_watch, container_name, cpu_threshold, env_file, heal_cooldown, \
+                 heal_max_restarts, health_grace, images, memory_threshold, name, silent",
                 "servics: is not a known key and is ignored; did you mean \"services\"?",
             ]
         );
@@ -163,7 +174,13 @@ mod tests {
     fn a_refusal_brings_the_warnings_too() {
         let refused = super::super::testing::parse(&json!({"runtime": 5, "x": 1}), &|_| None).unwrap_err();
         assert_eq!(refused.to_string(), "c.json: runtime: 5; allowed: docker, podman");
-        assert_eq!(refused.warnings(), ["x: is not a known key and is ignored"]);
+        assert_eq!(
+            refused.warnings(),
+            [
+                "x: is not a known key and is ignored; allowed: api, audit, docker_health, monitor, notifications, push, \
+              registry, runtime, services, state"
+            ]
+        );
     }
 
     #[test]

@@ -3,11 +3,12 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `file` | the shape of the file, defaults and ranges; the JSON Schema comes from it |
-//! | `global` | rules whose breach stops the program |
+//! | `global` | rules of all other parts; only those that the spec lists stop the program |
 //! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
 //! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub push: Option<PushConfig>,
     /// Services that passed their rules, in the file's order.
     pub services: Vec<ServiceConfig>,
+    /// Variables of the environment that the file names with `$`: what they hold is secret.
+    pub named_variables: BTreeSet<String>,
     /// What is wrong without being fatal, each `<service or key>: <reason>`.
     pub warnings: Vec<String>,
 }
@@ -245,6 +248,11 @@ impl ServiceConfig {
         let name = self.compose_project.clone()?;
         let files = self.compose_files.clone();
         (!files.is_empty()).then(|| Project { name, files, env_file: self.env_file.clone() })
+    }
+
+    /// Whether poll cycles check anything of it: its images, its compose files, or whether it runs.
+    pub fn is_polled(&self) -> bool {
+        (self.auto_update || self.auto_start || self.compose_watch) && !self.silent
     }
 }
 

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::permissions::weaknesses;
 
 use super::file::{Items, ServiceFile};
 use super::{ConfiguredImage, ServiceConfig};
@@ -174,10 +175,10 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
             findings.warn(&at.key(key), "has no effect without compose_project and compose_files");
         }
     }
-    for (place, text) in given(&file.compose_files, &at.key("compose_files")) {
-        let mode = fs::symlink_metadata(text).map_or(0, |found| found.permissions().mode());
-        if mode & 0o022 != 0 {
-            findings.warn(&place, format!("{} can be changed by others than its owner (mode {:04o}); who can change it controls this machine", quote(text), mode & 0o7777));
+    let env_file = Some((at.key("env_file"), file.env_file.as_str())).filter(|(_, text)| !text.is_empty());
+    for (place, text) in given(&file.compose_files, &at.key("compose_files")).into_iter().chain(env_file) {
+        for weakness in weaknesses(Path::new(text)) {
+            findings.warn(&place, format!("{weakness}; who can change it controls this machine"));
         }
     }
 }
@@ -244,8 +245,7 @@ fn not_a_file(text: &str, found: io::Result<fs::Metadata>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-    use std::path::Path;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use serde_json::{Value, json};
 
@@ -438,6 +438,25 @@ mod tests {
             );
             let expected = if warned { vec![text] } else { vec![] };
             assert_eq!(with(dir, "compose_files", json!([shared])), (expected, true));
+        }
+        let open = dir.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::write(open.join("f"), "").unwrap();
+        fs::set_permissions(open.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        for (key, value, place) in [
+            ("env_file", json!(open.join("f")), "env_file"),
+            ("compose_files", json!([open.join("f")]), "compose_files[0]"),
+        ] {
+            let end = "who can change it controls this machine";
+            let expected = vec![
+                format!("web: {place}: the folder {open:?} can be changed by anybody (mode 0777); {end}"),
+                format!(
+                    "web: {place}: {:?} can be changed by others than its owner (mode 0666); {end}",
+                    open.join("f")
+                ),
+            ];
+            assert_eq!(with(dir, key, value), (expected, true));
         }
         let config = good(
             &json!({"services": [{"name": "a", "auto_start": true, "compose_watch": true, "container_name": "c"}]}),

@@ -81,6 +81,10 @@ pub(super) fn ui() -> Doc {
     Doc::of("The dashboard.").text(200, "The page.", "text/html; charset=utf-8")
 }
 
+pub(super) fn root() -> Doc {
+    Doc::of("Leads to the dashboard.").empty(302, "See /ui.")
+}
+
 pub(super) fn ui_stream() -> Doc {
     Doc::of("Audit entries and status as they change.").text(200, "The stream.", EVENT_STREAM)
 }
@@ -88,5 +92,6 @@ pub(super) fn ui_stream() -> Doc {
 pub(super) fn registry_events() -> Doc {
     Doc::of("Takes the notifications of a distribution registry.")
         .body(ENVELOPES, "The registry's envelope; what can't be used is ignored.")
-        .json::<EventsReply>(202, "Always.")
+        .json::<EventsReply>(202, "Whatever it says.")
+        .json::<ErrorBody>(503, "The bodies under way hold all memory that is set aside; to be sent again.")
 }

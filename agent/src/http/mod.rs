@@ -1,6 +1,7 @@
 //! The agent's API: one line per endpoint, in the order of spec 4.1. No login (spec 5.1); the access rules of
 //! DECISIONS 6 are applied before any of this.
 
+mod audit_answers;
 mod control;
 mod docs;
 mod openapi;
@@ -14,12 +15,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_common::clock::Clock;
-use evenkeel_common::http::{Guard, Limits, Method, Response, Seats, StatusCode, error};
+use evenkeel_common::http::{Bodies, Guard, Limits, Method, Response, Seats, StatusCode, error};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
+pub use audit_answers::AuditAnswers;
 use openapi::Endpoints;
 pub use push::published;
 
@@ -50,6 +52,8 @@ pub struct Api {
     pub status_frames: StatusFrames,
     /// Places for streams.
     pub stream_seats: Seats,
+    /// The answers of `GET /audit`.
+    pub audit_answers: Arc<AuditAnswers>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// Where news of pushed images goes.
@@ -81,15 +85,27 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .route(Method::POST, "/redeploy/{name}", control::redeploy, docs::redeploy())
         .route(Method::GET, "/ui/events", stream::events, docs::ui_events())
         .route(Method::GET, "/ui/stream", stream::both, docs::ui_stream())
-        .route(Method::POST, "/registry/events", push::events, docs::registry_events())
-        .into_filter(Guard::new(allowed_hosts, &["/registry/events"]), limits)
+        .route_with_body(
+            Method::POST,
+            "/registry/events",
+            &event_bodies(limits),
+            push::events,
+            docs::registry_events(),
+        )
+        .route(Method::GET, "/", page::root, docs::root())
+        .into_filter(Guard::new(allowed_hosts).open(&["/registry/events"]).pages(&["/", "/ui"]), limits)
+}
+
+/// What the bodies of registries' events may hold: eight of the largest, and half of that for one address.
+fn event_bodies(limits: Limits) -> Bodies {
+    Bodies::new(limits.body_bytes, 8 * limits.body_bytes, 4 * limits.body_bytes)
 }
 
 /// A refusal of the fleet as an answer.
 fn refused(fault: &FleetError) -> Response {
     let status = match fault {
         FleetError::Unknown(_) => StatusCode::NOT_FOUND,
-        FleetError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        FleetError::Stopping | FleetError::Unwritable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, fault.to_string())
 }

@@ -2,7 +2,9 @@
 //! the two can't part.
 
 use bytes::Bytes;
-use evenkeel_common::http::{Guard, Limits, Method, Request, Response, Routes};
+use evenkeel_common::http::{
+    Admitted, Arrival, Bodies, Guard, HeaderMap, Limits, Method, Request, Response, Routes,
+};
 use evenkeel_common::wire::ErrorBody;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -40,6 +42,12 @@ impl Doc {
     /// It answers with something that is no JSON.
     pub(super) fn text(mut self, status: u16, when: &'static str, media_type: &'static str) -> Self {
         self.answers.push((status, when, media_type, None));
+        self
+    }
+
+    /// It answers without a body.
+    pub(super) fn empty(mut self, status: u16, when: &'static str) -> Self {
+        self.answers.push((status, when, "", None));
         self
     }
 
@@ -89,6 +97,25 @@ impl Endpoints {
         self
     }
 
+    /// Adds an endpoint that reads a body, of whoever sends one.
+    pub(super) fn route_with_body<F>(
+        mut self,
+        method: Method,
+        path: &'static str,
+        bodies: &Bodies,
+        handler: impl Fn(Api, Request) -> F + Send + Sync + 'static,
+        doc: Doc,
+    ) -> Self
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        self.said.push((method.clone(), path, doc));
+        #[allow(clippy::result_large_err)] // The answer of one that is refused; here everybody is admitted.
+        let admit = |_: &Api, _: &HeaderMap, arrival: &Arrival| Ok(Admitted::as_peer(arrival));
+        self.routes = self.routes.route_with_body(method, path, bodies, admit, handler);
+        self
+    }
+
     /// The filter that answers every request, the one for the document included.
     pub(super) fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let own = Doc::of("This document.").json::<Map<String, Value>>(200, "An OpenAPI 3.1 document.");
@@ -121,8 +148,10 @@ fn document(said: &[(Method, &'static str, Doc)]) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Keeps container services up to date.",
             "description": "There is no login. Requests whose Host is no IP address, localhost, the machine's name \
-                or in api.allowed_hosts are refused with 403, and so are those from pages of other sites that would \
-                change something. What GET serves, HEAD serves too.",
+                or in api.allowed_hosts are refused with 403, and so are those from pages of other sites, except that a \
+                link may lead to the page and anybody may ask for /health. What GET serves, HEAD serves too. A body is \
+                read only where one is described. Where too much is under way at once the answer is 429 or 503 with \
+                Retry-After.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
@@ -149,6 +178,10 @@ fn operation(method: &Method, path: &str, doc: &Doc, schemas: &mut SchemaGenerat
     }
     let mut responses = Map::new();
     for (status, when, media_type, schema) in &doc.answers {
+        if media_type.is_empty() {
+            responses.insert(status.to_string(), json!({ "description": when }));
+            continue;
+        }
         let content = match schema {
             Some(make) => json!({ "schema": make(schemas) }),
             None => json!({ "schema": { "type": "string" } }),

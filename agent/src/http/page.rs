@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use evenkeel_common::http::{Request, Response, StatusCode};
 use evenkeel_common::page::{self, Document};
 
+use http::header::{HeaderValue, LOCATION};
+
 use super::Api;
 
 static PAGE: LazyLock<Document> = LazyLock::new(|| {
@@ -14,6 +16,14 @@ static PAGE: LazyLock<Document> = LazyLock::new(|| {
         include_str!("../ui/page.js"),
     )
 });
+
+/// `GET /`: whoever only knows the address wants the dashboard.
+pub(super) async fn root(_: Api, _: Request) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::FOUND;
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/ui"));
+    response
+}
 
 pub(super) async fn page(_: Api, request: Request) -> Response {
     PAGE.reply(StatusCode::OK, &request.headers)

@@ -5,7 +5,7 @@ use evenkeel_common::wire::{AuditEntry, Health};
 
 use super::{Api, refused, with_type};
 use crate::metrics::View;
-use crate::{audit, text};
+use crate::text;
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
@@ -23,7 +23,7 @@ pub(super) async fn not_found(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn errored(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.fleet.errored())
+    json(StatusCode::OK, &api.fleet.errored(api.clock.now()))
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
@@ -31,7 +31,7 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {
-    match api.fleet.status(request.param("name")) {
+    match api.fleet.status(request.param("name"), api.clock.now()) {
         Ok(record) => json(StatusCode::OK, &record),
         Err(fault) => refused(&fault),
     }
@@ -53,8 +53,8 @@ pub(super) async fn audit(api: Api, request: Request) -> Response {
         }
     };
     let Some(path) = api.audit_path else { return json(StatusCode::OK, &Vec::<AuditEntry>::new()) };
-    match audit::read_latest(path, limit).await {
-        Ok(entries) => json(StatusCode::OK, &entries),
+    match api.audit_answers.get(&path, limit).await {
+        Ok(body) => with_type(body, "application/json"),
         Err(fault) => error(
             StatusCode::SERVICE_UNAVAILABLE,
             format!("the audit file cannot be read: {}", text::plainly(&fault)),
@@ -73,8 +73,9 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     } else {
         (StatusCode::OK, "ok")
     };
-    let config_warnings = api.live.borrow().warnings.as_ref().clone();
-    json(code, &Health { status: status.to_owned(), error, config_warnings })
+    let mut config_warnings = api.live.borrow().warnings.as_ref().clone();
+    config_warnings.extend(api.fleet.warnings());
+    json(code, &Health { status: status.to_owned(), error, state: api.fleet.state_error(), config_warnings })
 }
 
 pub(super) async fn metrics(api: Api, _: Request) -> Response {

@@ -2,8 +2,11 @@
 
 mod child;
 mod env_file;
+pub(crate) mod environment;
 mod others;
+mod version;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Seek as _};
@@ -15,6 +18,8 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use self::child::{End, run};
+use self::environment::Environment;
+use self::version::{ApiMismatch, Version};
 use super::text::{Tail, stable};
 use super::{Compose, ComposeError, Model, Project, Recreate};
 use crate::config::Runtime;
@@ -23,23 +28,10 @@ use crate::text::plainly;
 /// Pulling is done before; what is left is stopping and starting containers.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// Variables of the agent that compose gets. Anything else could change which project, engine or API version
-/// is meant (`COMPOSE_*`, `DOCKER_*`), or belongs to the agent alone (`NOTIFY_SOCKET`).
-const KEPT: [&str; 13] = [
-    "PATH",
-    "HOME",
-    "DOCKER_CONFIG",
-    "XDG_RUNTIME_DIR",
-    "LANG",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "ALL_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "all_proxy",
-];
+/// How long compose may take to say which version it is.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
+/// What the engine calls the containerd image store, among what it says of its storage.
+const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
 /// After a conflict it is tried again, after these times: whoever is in the way may still be at it.
 const CONFLICT_RETRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3)];
@@ -51,13 +43,13 @@ pub struct ComposeCli {
     runtime: Runtime,
     program: PathBuf,
     endpoint: String,
-    environment: Vec<(OsString, OsString)>,
+    environment: Environment,
     limit: Duration,
 }
 
 impl ComposeCli {
     /// Compose for this runtime, talking to the engine at `endpoint`. Of `environment` (the agent's own) it gets
-    /// only what it needs.
+    /// what DECISIONS 6 says.
     pub fn new(
         runtime: Runtime,
         endpoint: &super::engine::Endpoint,
@@ -67,14 +59,18 @@ impl ComposeCli {
             Runtime::Docker => "docker",
             Runtime::Podman => "podman",
         };
-        let environment = environment.into_iter().filter(|(name, _)| KEPT.iter().any(|kept| name == kept));
         Self {
             runtime,
             program: PathBuf::from(program),
             endpoint: endpoint.to_string(),
-            environment: environment.collect(),
+            environment: Environment::new(environment),
             limit: LIMIT,
         }
+    }
+
+    /// Keeps these variables of the agent from compose from now on: the configuration names them as secrets.
+    pub fn withhold(&self, variables: &BTreeSet<String>) {
+        self.environment.withhold(variables);
     }
 
     /// Another executable than the one that `PATH` leads to.
@@ -109,12 +105,19 @@ impl ComposeCli {
         folder: &Path,
         variables: &[(String, String)],
     ) -> Command {
+        let mut command = self.bare_command(folder, variables);
+        command.args(self.arguments(project, task));
+        command
+    }
+
+    /// The runtime's program, with the environment that it gets.
+    fn bare_command(&self, folder: &Path, variables: &[(String, String)]) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(self.arguments(project, task)).current_dir(folder);
-        command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.current_dir(folder);
+        command.env_clear().envs(self.environment.own());
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        // Last, so that no file can send compose to another engine than the one that the agent watches.
-        command.env_remove("DOCKER_CONTEXT").env("DOCKER_HOST", &self.endpoint);
+        // The engine that the agent watches.
+        command.env("DOCKER_HOST", &self.endpoint);
         if self.runtime == Runtime::Podman {
             command.env("CONTAINER_HOST", &self.endpoint).env("PODMAN_COMPOSE_WARNING_LOGS", "false");
         }
@@ -144,8 +147,18 @@ impl ComposeCli {
             }
             End::Exited(status) => status,
         };
+        if let Some(missing) = self.missing(output) {
+            return missing;
+        }
+        match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) => stable(log_message(line)),
+            None => format!("`{task}` ended without a word ({status})"),
+        }
+    }
+    /// What is missing, where compose was not run at all.
+    fn missing(&self, output: &str) -> Option<String> {
         let says = |signs: &[&str]| signs.iter().any(|sign| output.contains(sign));
-        match self.runtime {
+        Some(match self.runtime {
             Runtime::Docker
                 if says(&[
                     "unknown shorthand flag: 'p' in -p",
@@ -153,30 +166,92 @@ impl ComposeCli {
                     "unknown command: docker compose",
                 ]) =>
             {
-                return "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin)"
-                    .to_owned();
+                let path = self.environment.variable("PATH");
+                let mut folders = path.iter().flat_map(std::env::split_paths);
+                // Most often the Python program that came before, which knows nothing of all this.
+                let alone = match folders.find(|folder| folder.join("docker-compose").is_file()) {
+                    Some(folder) => {
+                        format!("; the program docker-compose in {} is no plugin", folder.display())
+                    }
+                    None => String::new(),
+                };
+                format!(
+                    "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin{alone})"
+                )
             }
             // Before 4.7 it does not know the word, and stumbles over what comes first after it.
             Runtime::Podman
                 if says(&["unknown shorthand flag: 'p' in -p", "unrecognized command `podman compose`"]) =>
             {
-                return "this podman has no compose (it needs podman 4.7 with docker-compose; or set \
-                        \"runtime\" to \"docker\", with DOCKER_HOST at podman's socket)"
-                    .to_owned();
+                "this podman has no compose (it needs podman 4.7 with docker-compose; or set \
+                 \"runtime\" to \"docker\", with DOCKER_HOST at podman's socket)"
+                    .to_owned()
             }
             Runtime::Podman if says(&["looking up compose provider failed"]) => {
-                return "podman has no compose provider (install docker-compose)".to_owned();
+                "podman has no compose provider (install docker-compose)".to_owned()
             }
-            _ => {}
-        }
-        match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-            Some(line) => stable(log_message(line)),
-            None => format!("`{task}` ended without a word ({status})"),
-        }
+            _ => return None,
+        })
     }
 }
 
 impl ComposeCli {
+    /// What is wrong with compose itself, in one sentence that says what to install: it is missing, too old, or does
+    /// harm with the engine's image store. Where nothing can be known, nothing is wrong.
+    pub async fn unfit(&self) -> Option<String> {
+        self.unfit_in(Path::new("/")).await
+    }
+
+    async fn unfit_in(&self, folder: &Path) -> Option<String> {
+        match self.version(folder).await {
+            Err(fault) => Some(fault),
+            Ok(Some(version)) if version.misreads_containerd() => {
+                let storage = self.ask(&["info", "--format", "{{.DriverStatus}}"], folder).await.ok()?.1;
+                storage.contains(CONTAINERD_STORE).then(|| version::misread(version))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// Which compose this is; `None` where it does not say. The error is why it can't be used.
+    ///
+    /// It is asked before every `up` and never remembered: that costs some 50 ms beside seconds, and nothing tells
+    /// which file the runtime takes for its plugin, so nothing would tell that it is another one by now.
+    async fn version(&self, folder: &Path) -> Result<Option<Version>, String> {
+        let (end, output) = self
+            .ask(&["compose", "version"], folder)
+            .await
+            .map_err(|error| self.not_started(&error, folder))?;
+        if !matches!(&end, End::Exited(status) if status.success()) {
+            return self.missing(&output).map_or(Ok(None), Err);
+        }
+        let version = Version::find(&output);
+        version.and_then(|version| version.fault(self.runtime)).map_or(Ok(version), Err)
+    }
+
+    /// Runs something that is over soon and is about no project.
+    async fn ask(&self, words: &[&str], folder: &Path) -> std::io::Result<(End, String)> {
+        let mut tail = Tail::default();
+        let mut command = self.bare_command(folder, &[]);
+        command.args(words);
+        let end = run(command, None, Instant::now() + VERSION_LIMIT.min(self.limit), &mut tail).await?;
+        Ok((end, tail.text()))
+    }
+
+    /// Refuses before anything is touched what is known not to work.
+    async fn must_be_fit(&self, project: &Project) -> Result<(), ComposeError> {
+        let Some(folder) = project.files.first().and_then(|file| file.parent()) else { return Ok(()) };
+        let fit = self.version(folder).await;
+        fit.map(|_| ()).map_err(|cause| ComposeError { cause, output: String::new() })
+    }
+
+    /// Why a run failed, where compose and the engine have no version of the API in common.
+    async fn api_mismatch(&self, output: &str, folder: &Path) -> Option<String> {
+        let mismatch = ApiMismatch::find(output)?;
+        let version = self.version(folder).await.ok().flatten();
+        Some(mismatch.sentence(version))
+    }
+
     /// Runs one compose task; its first word names it in messages.
     async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
         self.run_into(project, task, None).await
@@ -197,7 +272,8 @@ impl ComposeCli {
             .ok_or_else(|| silent("no compose files configured".to_owned()))?;
         let variables = match &project.env_file {
             Some(path) => {
-                env_file::read(path, &self.environment).await.map_err(|error| silent(error.to_string()))?
+                let read = env_file::read(path, &self.environment.own()).await;
+                self.environment.admit(path, read.map_err(|error| silent(error.to_string()))?)
             }
             None => Vec::new(),
         };
@@ -223,26 +299,45 @@ impl ComposeCli {
                 }
                 _ => {
                     let name = task.first().copied().unwrap_or_default();
-                    return Err(ComposeError { cause: self.cause(name, &end, &output), output });
+                    let mismatch = self.api_mismatch(&output, folder).await;
+                    let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, &output));
+                    return Err(ComposeError { cause, output });
                 }
             }
         }
     }
 }
 
-/// `up` as an update needs it: nothing is pulled or built on the side.
-fn up_task(recreate: &Recreate) -> Vec<&str> {
-    let mut task = vec!["up", "-d", "--pull", "never", "--no-build"];
-    match recreate {
-        Recreate::Changed => {}
-        Recreate::All => task.push("--force-recreate"),
-        // `up --no-recreate` still changes networks and removes replicas.
-        Recreate::Nothing => return vec!["start"],
-        Recreate::Only(service) => task.extend(["--force-recreate", "--no-deps", service]),
-        Recreate::Alone(services) => {
-            task.push("--no-deps");
-            task.extend(services.iter().map(String::as_str));
+/// A compose file that has become a link since the configuration was checked (spec 2.9, rule 3) leads to a file that
+/// somebody else has chosen. What else is wrong with a file, compose says itself.
+async fn no_links(project: &Project) -> Result<(), ComposeError> {
+    for file in &project.files {
+        if tokio::fs::symlink_metadata(file).await.is_ok_and(|about| about.is_symlink()) {
+            let cause = format!("compose file {}: is a symbolic link, which is not followed", file.display());
+            return Err(ComposeError { cause, output: String::new() });
         }
+    }
+    Ok(())
+}
+
+/// `up` as an update needs it: nothing is pulled or built on the side.
+fn up_task(recreate: &Recreate) -> Vec<String> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    // `up --no-recreate` still changes networks and removes replicas.
+    if *recreate == Recreate::Nothing {
+        return words(&["start"]);
+    }
+    let mut task = words(&["up", "-d", "--pull", "never", "--no-build"]);
+    if matches!(recreate, Recreate::All | Recreate::Only(_)) {
+        task.push("--force-recreate".to_owned());
+    }
+    if let Recreate::Services { replicas, .. } = recreate {
+        let scale = |(name, count): (&String, &usize)| ["--scale".to_owned(), format!("{name}={count}")];
+        task.extend(replicas.iter().flat_map(scale));
+    }
+    if !recreate.services().is_empty() {
+        task.push("--no-deps".to_owned());
+        task.extend_from_slice(recreate.services());
     }
     task
 }
@@ -250,16 +345,23 @@ fn up_task(recreate: &Recreate) -> Vec<&str> {
 #[async_trait]
 impl Compose for ComposeCli {
     async fn up(&self, project: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
+        no_links(project).await?;
+        self.must_be_fit(project).await?;
         others::wait(&project.name).await;
-        self.run(project, &up_task(recreate)).await
+        let task = up_task(recreate);
+        let task: Vec<&str> = task.iter().map(String::as_str).collect();
+        self.run(project, &task).await
     }
 
     async fn down(&self, project: &Project) -> Result<String, ComposeError> {
+        no_links(project).await?;
+        self.must_be_fit(project).await?;
         others::wait(&project.name).await;
         self.run(project, &["down"]).await
     }
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
+        no_links(project).await?;
         self.run(project, &["config", "--quiet"]).await.map(|_| ())
     }
 

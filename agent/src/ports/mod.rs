@@ -3,10 +3,12 @@
 pub mod compose;
 pub mod engine;
 mod login;
+mod model;
 pub mod registry;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,16 +19,20 @@ use tokio::sync::watch;
 
 use crate::image::{Digest, ImageId, Reference, Repository};
 
+pub use model::{Model, ModelService};
+
 /// The container engine, as far as an update needs it. Every call has a deadline of its own.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Asks whether the engine answers.
     async fn ping(&self) -> Result<(), EngineError>;
 
-    /// All containers that belong to `members`, running or not, one-off containers left out, sorted by name.
+    /// All containers that belong to `members`, running or not, one-off containers left out, sorted by name. One that
+    /// the engine can't describe is there all the same, with what the listing says of it.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
 
-    /// The local image that a reference or an ID names; `None` when there is none.
+    /// The local image that a reference or an ID names; `None` when there is none. With the containerd store, an image
+    /// that a container runs on may be none: its record goes when its tag moves (DECISIONS 9).
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError>;
 
     /// Fetches `reference` (which is pinned to a digest) and reports how far it is.
@@ -120,8 +126,28 @@ pub struct Image {
     pub id: ImageId,
     /// `repository@digest` texts, as the engine keeps them.
     pub repo_digests: Vec<String>,
-    /// Uncompressed size in bytes.
+    /// Uncompressed size in bytes; 0 while unknown.
     pub size: u64,
+    /// Whether all of it seems to be here. Fetching one that is not brings the rest.
+    pub whole: bool,
+}
+
+/// Who keeps a container in the agent's place (DECISIONS 9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manager {
+    /// This systemd unit.
+    Unit(String),
+    /// `podman auto-update`.
+    AutoUpdate,
+}
+
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Manager::Unit(unit) => write!(f, "systemd ({unit})"),
+            Manager::AutoUpdate => f.write_str("podman auto-update"),
+        }
+    }
 }
 
 /// One container, as its inspection shows it.
@@ -131,13 +157,15 @@ pub struct Container {
     pub id: String,
     /// Name without the leading slash.
     pub name: String,
+    /// Who keeps it in the agent's place: it is neither updated nor healed then.
+    pub manager: Option<Manager>,
     /// Compose service that it belongs to, empty outside compose.
     pub compose_service: String,
     /// Files that compose made it from, as its label names them; empty outside compose.
     pub compose_files: Vec<PathBuf>,
-    /// Image reference that it was made from (`Config.Image`).
+    /// Image reference that it was made from (`Config.Image`); empty while unknown.
     pub config_image: String,
-    /// Image that it runs on.
+    /// Image that it runs on; empty while unknown.
     pub image: ImageId,
     /// What it is doing.
     pub state: State,
@@ -159,7 +187,7 @@ pub struct Container {
     pub stop_signal: i32,
     /// Time that it gets to stop before it is killed.
     pub stop_timeout: Duration,
-    /// Exit code of the last run; 0 while the first run goes on.
+    /// Exit code of the last run; 0 while the first run goes on, -1 where it ended and did not say how.
     pub exit_code: i64,
     /// Whether the kernel killed the last run for its memory use.
     pub oom_killed: bool,
@@ -167,6 +195,9 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again by itself (`always`, `unless-stopped`, `on-failure`).
     pub restarts_itself: bool,
+    /// Compose services that it is restarted with, as its label has it (`depends_on` with `restart: true`). Compose
+    /// leaves out those that it was told to keep away from, so the files say more.
+    pub restarts_with: Vec<String>,
     /// The container whose network it uses instead of one of its own (`network_mode: service:…`, `container:…`).
     pub network_of: Option<Lender>,
     /// What is mounted.
@@ -174,9 +205,9 @@ pub struct Container {
 }
 
 impl Container {
-    /// Whether it has a main process, be it frozen or between two runs.
+    /// Whether it has a main process, be it frozen or between two runs. One of which nothing is known may have.
     pub fn is_live(&self) -> bool {
-        matches!(self.state, State::Running | State::Paused | State::Restarting)
+        matches!(self.state, State::Running | State::Paused | State::Restarting | State::Unknown)
     }
 
     /// Whether it was made from this reference, by the name that it was given then.
@@ -252,6 +283,8 @@ pub enum State {
     Exited,
     /// The engine could not delete it.
     Dead,
+    /// The engine did not say, or in a word that is not known: it may run, or not.
+    Unknown,
 }
 
 impl State {
@@ -265,6 +298,7 @@ impl State {
             State::Removing => "removing",
             State::Exited => "exited",
             State::Dead => "dead",
+            State::Unknown => "unknown",
         }
     }
 }
@@ -294,9 +328,13 @@ pub struct HealthTiming {
 }
 
 impl HealthTiming {
+    /// The longest budget. Whoever makes the image sets these times, up to centuries.
+    const LONGEST: Duration = Duration::from_hours(7 * 24);
+
     /// Longest time that a good container may take to turn healthy (DECISIONS 4).
     pub fn budget(&self) -> Duration {
-        self.start_period + self.interval * (self.retries + 1) + self.timeout
+        let probes = self.interval.saturating_mul(self.retries.saturating_add(1));
+        self.start_period.saturating_add(probes).saturating_add(self.timeout).min(Self::LONGEST)
     }
 }
 
@@ -353,6 +391,10 @@ pub trait Registry: Send + Sync + 'static {
     /// Fetches the manifest and hashes it: the digest that the content really has. Where a registry's header
     /// differs, this is remembered and [`Registry::digest`] answers with the true one from then on.
     async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError>;
+
+    /// Whether the repository has a manifest of this digest, tagged or not. An image that was only built here has a
+    /// digest, too, with the containerd store (DECISIONS 9): the registry does not know it.
+    async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
 }
 
 /// How much it matters to get a fresh answer.
@@ -386,34 +428,6 @@ pub trait Compose: Send + Sync + 'static {
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
 }
 
-/// What compose files come to, as far as it decides what containers are like: the elements of each top-level section.
-#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
-#[serde(default)]
-pub struct Model {
-    services: Section,
-    networks: Section,
-    volumes: Section,
-    configs: Section,
-    secrets: Section,
-}
-
-/// Elements by their names; a section may be there and be null.
-type Section = Option<BTreeMap<String, serde_json::Value>>;
-
-impl Model {
-    /// Whether everything is in the other one, too, and the same there.
-    pub fn is_part_of(&self, other: &Self) -> bool {
-        self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
-            let theirs = |name| theirs.as_ref()?.get(name);
-            ours.iter().flatten().all(|(name, element)| theirs(name) == Some(element))
-        })
-    }
-
-    fn sections(&self) -> [&Section; 5] {
-        [&self.services, &self.networks, &self.volumes, &self.configs, &self.secrets]
-    }
-}
-
 /// What `up` does with containers that need no change.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -428,6 +442,29 @@ pub enum Recreate {
     Only(String),
     /// Leave alone what needs no change, and all that is not of these compose services (`--no-deps`).
     Alone(Vec<String>),
+    /// The same, with a number of containers other than the files' for some of them (`--scale`).
+    Services {
+        /// The compose services.
+        names: Vec<String>,
+        /// How many containers each of these keeps.
+        replicas: BTreeMap<String, usize>,
+    },
+}
+
+impl Recreate {
+    /// The compose services that compose is told to keep to; none where it has the whole project.
+    pub fn services(&self) -> &[String] {
+        match self {
+            Recreate::Changed | Recreate::All | Recreate::Nothing => &[],
+            Recreate::Only(service) => std::slice::from_ref(service),
+            Recreate::Alone(names) | Recreate::Services { names, .. } => names,
+        }
+    }
+
+    /// Whether it is for a list of services, and that is empty.
+    pub fn is_for_none(&self) -> bool {
+        matches!(self, Recreate::Alone(names) | Recreate::Services { names, .. } if names.is_empty())
+    }
 }
 
 /// A compose project as configured.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use crate::image::{Digest, ImageId, Reference};
 use crate::ports::{Members, Project, Recreate};
 
+use super::scope::Scope;
+
 /// One thing to do outside.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -20,6 +22,8 @@ pub enum Action {
         files: Option<FilesAsked>,
         /// Per image as configured: digests whose case is settled, so that seeing them needs no second look.
         settled: BTreeMap<String, Digest>,
+        /// Per image as configured: a digest that is known to have come from its registry.
+        published: BTreeMap<String, Digest>,
     },
     /// Read the containers.
     Look {
@@ -63,18 +67,25 @@ pub enum Step {
         /// Image as configured, and what to fetch.
         images: Vec<(String, Reference)>,
     },
+    /// Read what the tags of other services name, before any of them is moved.
+    ReadTags {
+        /// The tags, and the images that their services run on.
+        others: Vec<(Reference, ImageId)>,
+    },
     /// Point the tags, then let compose bring the project there.
     Start {
         /// Where each tag must point.
         tags: Vec<(Reference, OldImage)>,
-        /// Tags that name these images only while compose is at work.
-        others: Vec<(Reference, ImageId)>,
+        /// Tags that name what runs only while compose is at work.
+        displaced: Vec<Displaced>,
         /// What compose is given.
         project: Project,
         /// Whether the project is taken down first (volumes stay).
         down: bool,
         /// Whether unchanged containers are made anew.
         recreate: Recreate,
+        /// What compose keeps to, in place of `recreate`; `None`: it is given what that says.
+        scope: Option<Scope>,
     },
     /// Point the tags back without touching any container.
     TagsBack {
@@ -90,10 +101,24 @@ pub enum Step {
     Release {
         /// Project whose images were held.
         project: String,
+        /// Tags of other services that may still name what runs.
+        displaced: Vec<Displaced>,
         /// An image that stays in use: the hold's tag is moved there before it is removed, since removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
     },
+}
+
+/// A tag of a service that the deployment is not about. It names another image than the service runs on, and is moved
+/// while compose is at work, so that compose leaves the service alone.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Displaced {
+    /// The tag.
+    pub tag: Reference,
+    /// What its service runs on.
+    pub runs: ImageId,
+    /// What it named, to be put back.
+    pub named: ImageId,
 }
 
 /// An image that is here, and how to get it again where it is not.

@@ -1,24 +1,41 @@
 //! What the containers use, and when that is too much (spec 1.7).
 
+use std::collections::BTreeMap;
+
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use super::Service;
 use super::fact::{ContainerUse, Measurement};
+use crate::ports::Container;
 
-/// The last measurement, and when it was last complained about.
-#[derive(Debug, Default)]
+/// The last measurement, and what was alerted when.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Gauges {
     last: Option<Measurement>,
-    cpu_alert: Option<Timestamp>,
-    memory_alert: Option<Timestamp>,
+    cpu_alerts: Alerts,
+    memory_alerts: Alerts,
 }
+
+/// When there was an alert last, by container name; the empty name is the service as a whole.
+type Alerts = BTreeMap<String, Timestamp>;
+
+/// Key of the service as a whole.
+const WHOLE: &str = "";
 
 impl Gauges {
     /// The times that are waited by.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.cpu_alert.iter_mut().chain(self.memory_alert.iter_mut())
+        self.cpu_alerts.values_mut().chain(self.memory_alerts.values_mut())
     }
+}
+
+/// A resource with a threshold.
+struct Gauge {
+    what: &'static str,
+    threshold: f64,
+    /// Its value in percent.
+    of: fn(Load) -> f64,
 }
 
 /// What one container or all of them use, with the limit that really holds.
@@ -77,42 +94,60 @@ impl Service {
         let whole = measurement.whole;
         self.gauges.last = Some(measurement);
         let Some(total) = self.usage().filter(|_| whole) else { return };
+        let (cpu_threshold, memory_threshold) = (self.config.cpu_threshold, self.config.memory_threshold);
+        let cpu = Gauge { what: "CPU", threshold: cpu_threshold, of: |load| load.cpu_percent };
+        let memory = Gauge { what: "memory", threshold: memory_threshold, of: Load::memory_percent };
+        let mut alerts = std::mem::take(&mut self.gauges.cpu_alerts);
+        self.judge_load(&cpu, total, &mut alerts, now, entries);
+        self.gauges.cpu_alerts = alerts;
+        let mut alerts = std::mem::take(&mut self.gauges.memory_alerts);
+        self.judge_load(&memory, total, &mut alerts, now, entries);
+        self.gauges.memory_alerts = alerts;
+    }
+
+    /// Judges the service as a whole and each container by its own limit (spec 1.7). An alert of the service speaks
+    /// for the containers that are too high, too; each subject has a cooldown of its own.
+    fn judge_load(
+        &self,
+        gauge: &Gauge,
+        total: Load,
+        alerts: &mut Alerts,
+        now: Timestamp,
+        entries: &mut Vec<AuditEntry>,
+    ) {
         let cooldown = self.config.heal_cooldown;
-        let due = |last: Option<Timestamp>| last.is_none_or(|at| now >= at + cooldown);
-        let over = |threshold: f64, value: f64| threshold > 0.0 && value > threshold;
-        if over(self.config.cpu_threshold, total.cpu_percent) && due(self.gauges.cpu_alert) {
-            self.gauges.cpu_alert = Some(now);
-            let by = |load: Load| load.cpu_percent;
-            entries.push(self.alert("CPU", self.config.cpu_threshold, total, by, now));
+        alerts.retain(|_, at| now < *at + cooldown);
+        let is_over = |value: f64| gauge.threshold > 0.0 && value > gauge.threshold;
+        let load = |c: &Container| Some((c.name.clone(), (gauge.of)(self.usage_of(&c.id)?)));
+        let loads: Vec<(String, f64)> = self.running().filter_map(load).collect();
+        let too_high = loads.iter().filter(|(_, value)| is_over(*value));
+        let whole = (gauge.of)(total);
+        if is_over(whole) && !alerts.contains_key(WHOLE) {
+            let largest = loads.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+            let mut entry = self.alert(gauge, "", whole, now);
+            if let Some((name, value)) = largest {
+                entry.reason = Some(format!("{name} has the largest share: {value:.2} %"));
+                entry.container = Some(name.clone());
+            }
+            entries.push(entry);
+            let told = too_high.chain(largest).map(|(name, _)| name.clone());
+            alerts.extend(told.chain([WHOLE.to_owned()]).map(|name| (name, now)));
+            return;
         }
-        if over(self.config.memory_threshold, total.memory_percent()) && due(self.gauges.memory_alert) {
-            self.gauges.memory_alert = Some(now);
-            entries.push(self.alert(
-                "memory",
-                self.config.memory_threshold,
-                total,
-                Load::memory_percent,
-                now,
-            ));
+        for (name, value) in too_high {
+            if !alerts.contains_key(name) {
+                let mut entry = self.alert(gauge, &format!(" of {name}"), *value, now);
+                entry.container = Some(name.clone());
+                entries.push(entry);
+                alerts.insert(name.clone(), now);
+            }
         }
     }
 
-    fn alert(
-        &self,
-        what: &str,
-        threshold: f64,
-        total: Load,
-        by: impl Fn(Load) -> f64,
-        now: Timestamp,
-    ) -> AuditEntry {
-        let message = format!("{what} is at {:.2} %, above the threshold of {threshold} %", by(total));
-        let mut entry = self.entry(now, Kind::RESOURCE_ALERT, Level::Warning, message);
-        let loads = self.running().filter_map(|c| Some((c.name.clone(), by(self.usage_of(&c.id)?))));
-        if let Some((name, value)) = loads.max_by(|a, b| a.1.total_cmp(&b.1)) {
-            entry.reason = Some(format!("{name} has the largest share: {value:.2} %"));
-            entry.container = Some(name);
-        }
-        entry
+    fn alert(&self, gauge: &Gauge, of: &str, value: f64, now: Timestamp) -> AuditEntry {
+        let Gauge { what, threshold, .. } = gauge;
+        let message = format!("{what}{of} is at {value:.2} %, above the threshold of {threshold} %");
+        self.entry(now, Kind::RESOURCE_ALERT, Level::Warning, message)
     }
 }
 
@@ -125,7 +160,7 @@ mod tests {
     use super::*;
     use crate::config::ServiceConfig;
     use crate::image::ImageId;
-    use crate::ports::{Container, State};
+    use crate::ports::State;
 
     const MIB: u64 = 1 << 20;
 
@@ -133,6 +168,7 @@ mod tests {
         Container {
             id: id.into(),
             name: format!("shop-{id}-1"),
+            manager: None,
             compose_service: id.into(),
             compose_files: Vec::new(),
             config_image: "web:1".into(),
@@ -151,6 +187,7 @@ mod tests {
             oom_killed: false,
             error: String::new(),
             restarts_itself: false,
+            restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),
         }
@@ -261,6 +298,38 @@ mod tests {
         assert_eq!((memory.len(), memory[0].container.as_deref()), (1, Some("shop-b-1")));
         assert_eq!(memory[0].event, Kind::RESOURCE_ALERT);
         assert_eq!(memory[0].reason.as_deref(), Some("shop-b-1 has the largest share: 80.00 %"));
+    }
+
+    #[test]
+    fn a_container_near_its_own_limit_alerts_beside_a_sibling_without_one() {
+        let mut service = service(0.0, 80.0);
+        let mut seen = |second, a: u64| {
+            let use_of = [("a", 1.0, a, Some(200)), ("b", 1.0, 20, None)];
+            let entries = service.apply(measurement(true, &use_of), at(second));
+            entries.into_iter().map(|entry| (entry.container, entry.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(0, 150), []);
+        let message = "memory of shop-a-1 is at 95.00 %, above the threshold of 80 %".to_owned();
+        assert_eq!(
+            seen(10, 190),
+            [(Some("shop-a-1".to_owned()), message)],
+            "the service is at 21 % of the machine"
+        );
+        assert_eq!(seen(20, 195), [], "its cooldown");
+        assert_eq!(seen(310, 195).len(), 1);
+    }
+
+    #[test]
+    fn an_alert_of_the_service_speaks_for_its_containers_and_leaves_the_others_theirs() {
+        let mut service = service(80.0, 0.0);
+        let mut seen = |second, a, b| {
+            let entries =
+                service.apply(measurement(true, &[("a", a, 1, None), ("b", b, 1, None)]), at(second));
+            entries.into_iter().map(|entry| entry.container.unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(0, 90.0, 10.0), ["shop-a-1"], "once, although service and container are too high");
+        assert_eq!(seen(10, 90.0, 95.0), ["shop-b-1"], "the service was told of, this container was not");
+        assert_eq!(seen(20, 90.0, 95.0), [""; 0]);
     }
 
     #[test]

@@ -21,12 +21,12 @@ impl Service {
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
-        self.last_check = Some(now);
         let observation = match result {
             Ok(observation) => observation,
             Err(fault) => {
                 let text = match fault {
                     CheckFault::Failed(text) => {
+                        self.last_check = Some(now);
                         self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now, entries);
                         text
                     }
@@ -45,13 +45,23 @@ impl Service {
             }
         };
 
+        // Where a registry keeps its answer to itself, what does not depend on it is decided now; the rest follows.
+        let pending = observation.is_pending();
+        let registry_fault = observation.registry_fault();
+        if !pending {
+            self.last_check = Some(now);
+        }
         let observation = self.without_left_behind(observation);
         let mut stale = false;
         let mut matching = true;
         for view in &observation.images {
             match self.compared(view, &observation) {
-                Compared::Pinned | Compared::Blocked => {}
+                Compared::Pinned | Compared::Managed | Compared::Blocked => {}
+                Compared::Unanswered => matching &= self.ran_before(view, &observation.containers),
                 Compared::UpToDate => {
+                    self.durable
+                        .published
+                        .extend(view.remote.clone().map(|remote| (view.text.clone(), remote)));
                     self.durable.not_found.remove(&view.text);
                     if let Some(blocked) = self.durable.blocked.remove(&view.text) {
                         self.durable.given_up = false;
@@ -84,6 +94,9 @@ impl Service {
                 }
                 Compared::Stale { remote } => {
                     stale = true;
+                    if compare::is_comparable(view) {
+                        self.durable.not_found.remove(&view.text);
+                    }
                     if let Some(blocked) = self.durable.blocked.remove(&view.text) {
                         self.durable.given_up = false;
                         let message =
@@ -105,27 +118,47 @@ impl Service {
         let start = start.filter(|cause| !held || *cause != Cause::Unstick { down: true });
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);
+        self.fetched.clear();
         self.look_at = Some(now);
 
         let (drift, files_fault) = match files {
             Ok(drift) => (drift, None),
             Err(text) => (None, Some(text)),
         };
-        self.wanted = if std::mem::take(&mut self.redeploy_asked) {
+        let redeploy = !pending && std::mem::take(&mut self.redeploy_asked);
+        let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
+        if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
+            entries.push(self.failed_redeploy(now, text));
+        }
+        self.wanted = if redeploy && registry_fault.is_none() {
             Some(Cause::Redeploy)
         } else if stale && self.config.auto_update && !held {
             Some(Cause::Update)
-        } else if asked && self.durable.given_up && self.is_on_unproven() {
+        } else if retry_rollback && self.durable.given_up && self.is_on_unproven() {
             Some(Cause::WayBack)
         } else {
             drift.filter(|_| !held).or(start)
         };
-        if let Some(text) = files_fault.or_else(|| self.left_out()).or_else(|| self.unused()) {
+        let bars_update = files_fault.or_else(|| self.left_out()).or_else(|| self.unused());
+        if bars_update.is_some() {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
+        }
+        if pending {
+            return;
+        }
+        if let Some(text) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
+            let message = "the check that was asked for could not be made";
+            let mut entry = self.entry(now, Kind::TRIGGER_FAILED, Level::Error, message);
+            entry.reason = Some(text.clone());
+            entries.push(entry);
+        }
+        let faults: Vec<String> = bars_update.into_iter().chain(registry_fault).collect();
+        if !faults.is_empty() {
             // A start that fails again and again is one fault, not two in turn.
             let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
             if !fails {
-                self.set_fault(Some(Fault { text, from_check: true }), now, entries);
+                let fault = Fault { text: faults.join("; "), from_check: true };
+                self.set_fault(Some(fault), now, entries);
             }
             return;
         }
@@ -146,6 +179,30 @@ impl Service {
         }
     }
 
+    /// Whether bringing up the project starts an image that the registry keeps silent about on what ran before.
+    fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
+        let Some(tagged) = &view.tagged else { return false };
+        let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);
+        let mut made = containers.iter().filter(|c| c.is_made_from(&view.reference)).peekable();
+        let is_same = if made.peek().is_some() {
+            made.all(|c| c.image == tagged.id)
+        } else {
+            known(self.durable.proven.get(&view.text).map(|proven| &proven.id))
+        };
+        is_same && self.durable.unproven.get(&view.text) != Some(&tagged.id)
+    }
+
+    /// The fault of the last check that a deployment has not mended. Bringing up what is there mends no configuration.
+    pub(super) fn remaining_fault(&self, about_images: bool) -> Option<Fault> {
+        let seen = self.seen.as_ref()?;
+        if seen.is_pending() {
+            return self.fault.clone().filter(|fault| fault.from_check);
+        }
+        let left_out = self.left_out().filter(|_| !about_images);
+        let texts: Vec<String> = left_out.into_iter().chain(seen.registry_fault()).collect();
+        (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true })
+    }
+
     /// Whether an image runs that failed and could not be undone, and the one before is known.
     fn is_on_unproven(&self) -> bool {
         let is_unproven = |view: &ImageView| {
@@ -163,6 +220,15 @@ impl Service {
         };
         if observation.blocked_elsewhere.iter().any(elsewhere) {
             return Compared::Blocked;
+        }
+        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.reference);
+        if observation.containers.iter().any(of_others) {
+            return Compared::Managed;
+        }
+        if observation.unanswered.contains_key(&view.text) {
+            // The registry may have the blocked digest still.
+            let is_blocked = self.durable.blocked.contains_key(&view.text);
+            return if is_blocked { Compared::Blocked } else { Compared::Unanswered };
         }
         compare::compare(view, &self.durable)
     }
@@ -186,7 +252,8 @@ impl Service {
     /// What is wrong when the project runs, and none of it is made from a configured image: names that differ in
     /// the spelling are different images to an engine.
     fn unused(&self) -> Option<String> {
-        let observation = self.seen.as_ref().filter(|_| self.config.project().is_some())?;
+        let compared = self.config.auto_update && self.config.project().is_some();
+        let observation = self.seen.as_ref().filter(|_| compared)?;
         let wanted: Vec<&ImageView> = observation.images.iter().collect();
         let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.reference));
         let all = &observation.containers;
@@ -281,11 +348,6 @@ impl Service {
             Cause::Start | Cause::Unstick { .. } if !observation.left_out.is_empty() => Recreate::Nothing,
             _ => Recreate::Changed,
         };
-        // Compose applies whatever the files say now, so that is what counts as deployed.
-        if let Some(hash) = self.files_seen.clone().filter(|_| recreate != Recreate::Nothing) {
-            self.durable.files_hash = Some(hash);
-            self.durable.files_owed = cause == Cause::Drift || self.durable.files_owed;
-        }
         self.durable.given_up = false;
         let mut deployment = Deployment {
             project: self.config.project(),
@@ -294,14 +356,23 @@ impl Service {
             moves,
             pins,
             others: Vec::new(),
-            before: observation.containers.iter().map(Was::of).collect(),
+            displaced: None,
+            before: Was::all(&observation.containers),
             recreate,
             phase: if cause.is_about_images() { Phase::Hold } else { Phase::Start },
             cause,
             since: now,
             attempt: 0,
+            also_recreated: Vec::new(),
         };
         deployment.keep_others(&observation.containers);
+        // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
+        // leaves alone is still to be applied.
+        let whole = deployment.recreate != Recreate::Nothing && deployment.scope().is_none();
+        if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
+            self.durable.files_hash = Some(hash);
+            self.durable.files_owed = deployment.cause == Cause::Drift || self.durable.files_owed;
+        }
         self.durable.deployment = Some(deployment);
         true
     }

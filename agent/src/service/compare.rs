@@ -11,6 +11,10 @@ use super::fact::{ImageView, LocalImage};
 pub(super) enum Verdict {
     /// Pinned to a digest: it never updates.
     Pinned,
+    /// A container of it is kept by somebody else, who updates it, too (DECISIONS 9).
+    Managed,
+    /// The registry gave no digest.
+    Unanswered,
     /// What runs is what the registry has.
     UpToDate,
     /// The registry has a digest that failed here.
@@ -32,9 +36,7 @@ pub(super) enum Verdict {
 /// Compares one image.
 pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
     let Some(remote) = &view.remote else { return Verdict::Pinned };
-    // What runs decides; the tag only when nothing runs.
-    let local: Vec<&LocalImage> =
-        if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() };
+    let local = local(view);
     // Also when it runs: after a way back that failed, or started by hand, it is not a good one for that.
     if durable.blocked.get(&view.text) == Some(remote) {
         return Verdict::Blocked;
@@ -47,14 +49,24 @@ pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
         }
         return Verdict::UpToDate;
     }
-    let comparable = !local.is_empty() && local.iter().all(|image| !image.digests.is_empty());
     match durable.not_found.get(&view.text) {
-        _ if comparable => Verdict::Stale { remote: remote.clone() },
+        _ if is_comparable(view) => Verdict::Stale { remote: remote.clone() },
         Some(known) if known == remote => Verdict::NotFound { remote: remote.clone(), new: false },
         // Suppressed until the remote digest changes (spec 3.2), and now it has.
         Some(_) => Verdict::Stale { remote: remote.clone() },
         None => Verdict::NotFound { remote: remote.clone(), new: true },
     }
+}
+
+/// What runs decides; the tag only when nothing runs.
+fn local(view: &ImageView) -> Vec<&LocalImage> {
+    if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() }
+}
+
+/// Whether there is a digest here for all that the registry's is compared with.
+pub(super) fn is_comparable(view: &ImageView) -> bool {
+    let local = local(view);
+    !local.is_empty() && local.iter().all(|image| !image.digests.is_empty())
 }
 
 /// The digest that stands for an image: the registry's where it has it, else the one it got last.

@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::image::{Digest, ImageId, Reference};
 use crate::ports::{Container, Project, Recreate, State};
 
-use super::action::{OldImage, Step};
+use super::action::{Displaced, OldImage, Step};
 use super::judge::{Expected, Failure, Trial, Was};
+use super::scope::Scope;
 
 /// Why a deployment was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,6 +197,10 @@ pub struct Deployment {
     /// at work, so that it leaves them alone.
     #[serde(default)]
     pub others: Vec<(Reference, ImageId)>,
+    /// Those of them that name another image, see [`Displaced`]; `None` until they were read. In the journal before any
+    /// tag is moved, so that all are put back whatever happens in between.
+    #[serde(default)]
+    pub displaced: Option<Vec<Displaced>>,
     /// The containers before.
     pub before: Vec<Was>,
     /// What compose does with containers that need no change, and with other services.
@@ -206,6 +211,9 @@ pub struct Deployment {
     pub since: Timestamp,
     /// How often this phase was begun anew because the world broke off.
     pub attempt: u32,
+    /// Names of containers that compose recreated although it was not told to.
+    #[serde(default)]
+    pub also_recreated: Vec<String>,
 }
 
 impl Deployment {
@@ -279,6 +287,47 @@ impl Deployment {
                 || self.pins.iter().any(|(pin, _)| pin == reference)
         };
         self.others = others(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect();
+        self.displaced = None;
+    }
+
+    /// What compose is to keep to; `None` where it is given the whole project: nothing of it ran, or a person or a
+    /// change of the files asked for all of it.
+    pub(super) fn scope(&self) -> Option<Scope> {
+        let by_image = matches!(self.cause, Cause::Update | Cause::WayBack);
+        if !by_image || self.recreate != Recreate::Changed || !self.before.iter().any(|was| was.live) {
+            return None;
+        }
+        // A pinned image changes only on the way back from one that could not be undone.
+        let leaves = |pin: &&(Reference, OldImage)| {
+            let made_from = |was: &Was| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
+            self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
+        };
+        let pins = self.pins.iter().filter(leaves).map(|(pin, _)| pin);
+        let images: Vec<Reference> = self.moves.iter().map(|m| &m.reference).chain(pins).cloned().collect();
+        (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
+    }
+
+    /// Notes what compose recreated besides `named`, the compose services that it was told to keep to.
+    pub(super) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
+        if named.is_empty() {
+            return;
+        }
+        let is_new = |c: &&Container| {
+            self.before.iter().all(|was| was.id != c.id)
+                && self.before.iter().any(|was| was.compose_service == c.compose_service)
+                && !named.contains(&c.compose_service)
+        };
+        let names = containers.iter().filter(is_new).map(|c| c.name.clone());
+        let names: Vec<String> = names.filter(|name| !self.also_recreated.contains(name)).collect();
+        self.also_recreated.extend(names);
+    }
+
+    /// The end of a sentence about what was deployed: what compose recreated beyond it, if anything.
+    pub(super) fn and_recreated(&self) -> String {
+        match &self.also_recreated[..] {
+            [] => String::new(),
+            names => format!("; compose also recreated {}, which this did not need", names.join(", ")),
+        }
     }
 
     /// Has compose bring up only what was on the moved images: what keeps it from bringing up the whole project need
@@ -311,29 +360,36 @@ impl Deployment {
 
     /// The step that this phase consists of; `None` where it consists of looking.
     pub(super) fn step(&self, project: &Project) -> Option<Step> {
+        let displaced = self.displaced.clone().unwrap_or_default();
         Some(match &self.phase {
+            Phase::Start | Phase::Undo { .. } if self.displaced.is_none() && !self.others.is_empty() => {
+                Step::ReadTags { others: self.others.clone() }
+            }
             Phase::Hold => Step::Hold { project: project.name.clone(), images: self.old_images() },
             Phase::Pull => Step::Pull {
                 images: self.moves.iter().map(|m| (m.text.clone(), m.source(&m.digest))).collect(),
             },
             Phase::Start => Step::Start {
                 tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
-                others: self.others.clone(),
+                displaced,
                 project: project.clone(),
                 down: self.cause == Cause::Unstick { down: true },
                 recreate: self.recreate.clone(),
+                scope: self.scope(),
             },
             Phase::Undo { .. } => Step::Start {
                 tags: self.tags_back(),
-                others: self.others.clone(),
+                displaced,
                 project: project.clone(),
                 down: false,
                 recreate: self.recreate.clone(),
+                scope: self.scope(),
             },
             Phase::TagsBack => Step::TagsBack { tags: self.tags_back() },
             Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },
             Phase::Release => Step::Release {
                 project: project.name.clone(),
+                displaced,
                 onto: self.moves.iter().find_map(|m| m.new_id.clone()),
             },
             Phase::Probation { .. } | Phase::Proof { .. } => return None,

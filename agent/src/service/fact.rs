@@ -1,10 +1,11 @@
 //! What a service is told: everything that enters the decision core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
 
+use super::action::Displaced;
 use crate::image::{Digest, ImageId, Reference};
 use crate::ports::{ComposeError, Container, EngineError, Happening};
 
@@ -56,6 +57,25 @@ pub enum Fact {
     Measured(Measurement),
 }
 
+impl Fact {
+    /// The same for later: what was read by then is out of date, and is read again.
+    #[must_use]
+    pub fn held(mut self) -> Self {
+        if let Fact::Checked { generation, .. } | Fact::Looked { generation, .. } = &mut self {
+            *generation = u64::MAX;
+        }
+        self
+    }
+
+    /// Whether the service waits for it; others are hints, of which any may be lost.
+    pub fn ends_an_action(&self) -> bool {
+        match self {
+            Fact::Checked { .. } | Fact::Looked { .. } | Fact::Stepped(_) | Fact::Restarted { .. } => true,
+            Fact::Event { .. } | Fact::EngineGap | Fact::EngineBack | Fact::Measured(_) => false,
+        }
+    }
+}
+
 /// What the containers of a service use. It holds only containers of which there are two readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
@@ -92,6 +112,37 @@ pub struct Observation {
     /// Compose files that containers were made with and the configuration does not name, where it would change these
     /// containers to bring the project up without them.
     pub left_out: Vec<PathBuf>,
+    /// Images, as configured, whose digest the registry was asked for in vain; their view has none.
+    pub unanswered: BTreeMap<String, Unanswered>,
+}
+
+/// Why the registry's digest of an image is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unanswered {
+    /// There is no answer yet: the rest of the check follows.
+    Pending,
+    /// The registry gave none, with a stable text.
+    Failed(String),
+}
+
+impl Observation {
+    /// Whether another observation of the same check follows, with the answers that are missing here.
+    pub fn is_pending(&self) -> bool {
+        self.unanswered.values().any(|why| *why == Unanswered::Pending)
+    }
+
+    /// What the registries gave instead of digests, each text once.
+    pub fn registry_fault(&self) -> Option<String> {
+        let texts: BTreeSet<&str> = self
+            .unanswered
+            .values()
+            .filter_map(|why| match why {
+                Unanswered::Failed(text) => Some(text.as_str()),
+                Unanswered::Pending => None,
+            })
+            .collect();
+        (!texts.is_empty()).then(|| texts.into_iter().collect::<Vec<_>>().join("; "))
+    }
 }
 
 /// The compose files as one check saw them.
@@ -115,7 +166,8 @@ pub struct ImageView {
     pub text: String,
     /// Normal form.
     pub reference: Reference,
-    /// What the registry has; `None` for a pinned reference, which never updates.
+    /// What the registry has; `None` for a pinned reference, which never updates, and where it was not asked or gave no
+    /// answer.
     pub remote: Option<Digest>,
     /// The images that the running containers of this reference run on, without repeats.
     pub running: Vec<LocalImage>,
@@ -128,7 +180,8 @@ pub struct ImageView {
 pub struct LocalImage {
     /// Its ID.
     pub id: ImageId,
-    /// Its digests in exactly the repository of the reference.
+    /// Its digests in exactly the repository of the reference. With the containerd store its ID is one, if the
+    /// registry knows it, also where the engine has no record of the image any more (DECISIONS 9).
     pub digests: Vec<Digest>,
     /// Uncompressed size in bytes.
     pub size: u64,
@@ -137,7 +190,7 @@ pub struct LocalImage {
 /// Why a check saw nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckFault {
-    /// The registry (or the reading of the images) failed, with a stable text.
+    /// The reading of containers or images failed, with a stable text.
     Failed(String),
     /// The engine gave no answer: nothing is known, and it is the engine's fault, not the service's.
     EngineAway(String),
@@ -156,10 +209,17 @@ pub enum StepResult {
         /// Image as configured, and its ID.
         ids: Vec<(String, ImageId)>,
     },
+    /// What the tags of other services name was read.
+    TagsRead {
+        /// Those that name another image than runs.
+        displaced: Vec<Displaced>,
+    },
     /// Compose ran.
     Started {
         /// What compose said.
         up: Result<String, ComposeError>,
+        /// The compose services that it was told to keep to; none where it had the whole project.
+        named: Vec<String>,
         /// The containers right after.
         containers: Vec<Container>,
     },

@@ -86,7 +86,7 @@ pub(super) enum Cure {
 }
 
 /// What the healer knows and remembers of one service.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Healer {
     /// When the engine went away last and, once it did, came back: what stopped meanwhile, it stopped itself.
     away: Option<(Timestamp, Option<Timestamp>)>,
@@ -98,6 +98,8 @@ pub(super) struct Healer {
     deaf_until: Option<Timestamp>,
     /// Containers whose end is of unknown cause and was said to be, by ID.
     unknown: BTreeSet<String>,
+    /// Containers that somebody else keeps and were said to be, by ID.
+    managed: BTreeSet<String>,
 }
 
 /// How containers ended, as far as it was told.
@@ -130,9 +132,14 @@ pub(super) struct Findings {
 }
 
 impl Healer {
-    /// The engine went away: the stops of the last seconds were its own.
+    /// The engine went away: the stops of the last seconds were its own. One that was back for some seconds only has
+    /// been away all the time.
     pub(super) fn engine_gap(&mut self, asked: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
-        self.away = Some((now - SHUTDOWN_SEEN, None));
+        let still = |back: Option<Timestamp>| {
+            back.is_none_or(|back| now.duration_since(back) <= signed(ENGINE_SHUTDOWN))
+        };
+        let since = self.away.filter(|(_, back)| still(*back)).map(|(since, _)| since);
+        self.away = Some((since.unwrap_or(now - SHUTDOWN_SEEN), None));
         let own: Vec<String> = asked
             .iter()
             .filter(|(_, at)| now.duration_since(**at) <= signed(ENGINE_SHUTDOWN))
@@ -191,9 +198,23 @@ impl Healer {
         let mut findings = Findings::default();
         self.cures.clear();
         self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        patients.retain(|name, _| containers.iter().any(|c| c.name == *name));
-        // One that is being restarted looks stopped on purpose in between, and so it is: by us.
-        for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
+        patients.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
+        self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
+        // One that is being restarted looks stopped on purpose in between, and so it is: by us. One of which nothing
+        // is known stays what it was.
+        let judged = |c: &&Container| !restarting.contains(&c.name) && c.state != State::Unknown;
+        for container in containers.iter().filter(judged) {
+            if let Some(manager) = &container.manager {
+                if self.managed.insert(container.id.clone()) {
+                    let (service, container) = (&config.name, &container.name);
+                    tracing::warn!(
+                        service,
+                        container,
+                        "{manager} keeps it: it is neither updated nor healed here"
+                    );
+                }
+                continue;
+            }
             let known = patients.get(&container.name);
             let mut condition = self.condition(container, ends.stops, now);
             if known.is_none_or(Patient::is_unsuspected)
@@ -265,7 +286,7 @@ impl Healer {
                 down(format!("could not be started: {}", container.error))
             }
             // Frozen by someone, on its way out, or in the middle of somebody's deploy.
-            State::Paused | State::Removing | State::Created => Condition::Resting,
+            State::Paused | State::Removing | State::Created | State::Unknown => Condition::Resting,
             State::Dead => down("dead: the engine could not remove it".to_owned()),
             State::Exited => {
                 if ended_as_asked(container, stops.asked) {

@@ -32,11 +32,25 @@ pub struct Was {
     pub well: bool,
     /// Restarts by its policy until then.
     pub restart_count: u64,
+    /// Whether it had a main process, be it frozen or between two runs.
+    #[serde(default)]
+    pub live: bool,
+    /// Compose services that it is restarted with, as the container tells: by its label, and by whose network it uses.
+    #[serde(default)]
+    pub restarts_with: Vec<String>,
 }
 
 impl Was {
-    pub(super) fn of(container: &Container) -> Self {
+    /// All containers of a project.
+    pub(super) fn all(containers: &[Container]) -> Vec<Self> {
+        containers.iter().map(|container| Self::of(container, containers)).collect()
+    }
+
+    fn of(container: &Container, all: &[Container]) -> Self {
         let running = container.state == State::Running;
+        let lender = container.network_of.as_ref().and_then(|lender| lender.found.as_ref());
+        let lender = lender.and_then(|lender| all.iter().find(|other| other.name == lender.name));
+        let lender = lender.map(|lender| lender.compose_service.clone());
         Self {
             id: container.id.clone(),
             compose_service: container.compose_service.clone(),
@@ -45,6 +59,8 @@ impl Was {
             running,
             well: running && container.health != Some(HealthState::Unhealthy),
             restart_count: container.restart_count,
+            live: container.is_live(),
+            restarts_with: container.restarts_with.iter().cloned().chain(lender).collect(),
         }
     }
 }
@@ -300,7 +316,7 @@ pub(super) fn culprit(containers: &[Container], rules: Rules<'_>) -> Option<Fail
             State::Exited | State::Dead => container.exit_code != 0 || container.oom_killed,
             State::Restarting => true,
             State::Created => !container.error.is_empty(),
-            State::Paused | State::Removing => false,
+            State::Paused | State::Removing | State::Unknown => false,
         };
         let fresh = rules.before.iter().all(|was| was.id != container.id);
         (failed && fresh).then(|| (rules.part(container).is_none(), rules.part(container)))

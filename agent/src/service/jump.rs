@@ -28,6 +28,7 @@ impl Service {
         self.gauges.times().for_each(moved);
         moved_if(&mut self.look_at);
         moved_if(&mut self.retry_at);
-        moved_if(&mut self.last_event);
+        moved_if(&mut self.touched_at);
+        moved_if(&mut self.recheck_at);
     }
 }

@@ -1,15 +1,18 @@
 //! How a deployment goes on from step to step, and how it ends (the map is in `deploy.rs`).
 
+use std::collections::BTreeMap;
+
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
-use crate::image::Reference;
+use crate::image::{ImageId, Reference};
 use crate::ports::{Container, EngineError, Recreate, State};
 
 use super::action::OldImage;
 use super::deploy::{Cause, Deployment, Move, Phase};
-use super::fact::StepResult;
+use super::fact::{LocalImage, StepResult};
 use super::judge::{self, Failure, Rules, Trial, Verdict};
+use super::outcome::DeployOutcome;
 use super::say::{names, some};
 use super::{
     ENGINE_RETRY, Fault, LOOK_EVERY, MAX_INTERRUPTIONS, Service, UNDO_ATTEMPTS, UNDO_RETRY, heal, patient,
@@ -98,6 +101,12 @@ impl Service {
     }
 
     pub(super) fn stepped(&mut self, result: StepResult, now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        if let StepResult::Started { up, containers, .. } = &result
+            && self.is_still_stuck(up, containers)
+        {
+            self.containers = Some(containers.clone());
+            return self.force_harder(now);
+        }
         let Some(deployment) = &mut self.durable.deployment else { return };
         match (&mut deployment.phase, result) {
             (Phase::Start | Phase::Undo { .. }, StepResult::Started { up: Err(error), .. }) if self.gap => {
@@ -127,6 +136,7 @@ impl Service {
                 }
             }
             (Phase::Pull, StepResult::Pulled { ids }) => {
+                self.fetched = fetched(&deployment.moves, &ids);
                 for m in &mut deployment.moves {
                     m.new_id = ids.iter().find(|(text, _)| *text == m.text).map(|(_, id)| id.clone());
                 }
@@ -137,14 +147,20 @@ impl Service {
                     deployment.enter(Phase::Start, now);
                 }
             }
-            (Phase::Start, StepResult::Started { up: Ok(_), containers })
+            (Phase::Start | Phase::Undo { .. }, StepResult::TagsRead { displaced }) => {
+                deployment.displaced = Some(displaced);
+            }
+            (Phase::Start, StepResult::Started { up: Ok(_), containers, .. })
                 if !deployment.cause.is_about_images() =>
             {
                 deployment.enter(Phase::Release, now);
+                self.end(DeployOutcome::Succeeded);
                 self.containers = Some(containers);
                 self.brought_up(now, entries);
             }
-            (Phase::Start, StepResult::Started { up: Ok(_), containers }) => {
+            (Phase::Start, StepResult::Started { up: Ok(_), containers, named }) => {
+                deployment.note_recreated(&named, &containers);
+                deployment.displaced = None;
                 deployment.recreate = Recreate::Changed;
                 let left_behind = deployment.left_behind(&containers);
                 let trial = Trial::new(now, deployment.expected_new(&left_behind));
@@ -155,7 +171,8 @@ impl Service {
                 self.containers = Some(containers);
                 self.look_at = Some(now);
             }
-            (Phase::Start, StepResult::Started { up: Err(error), containers }) => {
+            (Phase::Start, StepResult::Started { up: Err(error), containers, named }) => {
+                deployment.note_recreated(&named, &containers);
                 if !deployment.cause.is_about_images() || deployment.is_untouched(&containers) {
                     self.abandon(format!("compose up failed: {}", error.cause), error.output, now, entries);
                 } else {
@@ -184,8 +201,10 @@ impl Service {
                 if !deployment.changes() {
                     // The same images as before: nothing to block, nowhere to go back to.
                     deployment.enter(Phase::Release, now);
+                    let cause = deployment.cause.clone();
+                    self.end(DeployOutcome::Failed);
                     self.durable.totals.failures += 1;
-                    let mut entry = if deployment.cause == Cause::WayBack {
+                    let mut entry = if cause == Cause::WayBack {
                         let message = "the way back failed again; someone must look at it";
                         let mut entry = self.entry(now, Kind::ROLLBACK_FAILED, Level::Critical, message);
                         entry.reason = Some(failure.reason.clone());
@@ -208,8 +227,9 @@ impl Service {
                     self.end_badly(&failure, &output, &why, now, entries);
                 }
             }
-            (Phase::Undo { failure, output }, StepResult::Started { up, containers }) => {
+            (Phase::Undo { failure, output }, StepResult::Started { up, containers, named }) => {
                 let (failure, output) = (failure.clone(), output.clone());
+                deployment.note_recreated(&named, &containers);
                 match up {
                     Ok(_) => {
                         let trial = Trial::new(now, deployment.expected_old());
@@ -224,10 +244,11 @@ impl Service {
             }
             (Phase::Undo { .. }, StepResult::Failed(text)) => self.undo_failed(&text, now, entries),
             (Phase::Release, StepResult::Released | StepResult::Failed(_)) => {
+                let about_images = deployment.cause.is_about_images();
                 self.durable.deployment = None;
                 self.look_at = Some(now);
                 // What runs has changed; but a deploy that could not be made waits for the next cycle.
-                self.check_due |= self.can_check() && self.fault.is_none();
+                self.check_due |= (self.can_check() || about_images) && self.fault.is_none();
             }
             (Phase::Hold | Phase::Pull | Phase::Start, StepResult::Failed(text)) => {
                 self.abandon(text, String::new(), now, entries);
@@ -249,9 +270,7 @@ impl Service {
     /// Compose brought the project up, and no image was changed.
     fn brought_up(&mut self, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some(deployment) = &self.durable.deployment else { return };
-        // Bringing up what is there mends no configuration.
-        let remains = self.left_out().filter(|_| !deployment.cause.is_about_images());
-        let remains = remains.map(|text| Fault { text, from_check: true });
+        let remains = self.remaining_fault(deployment.cause.is_about_images());
         let (kind, message, reason) = match deployment.cause {
             Cause::Drift => {
                 self.durable.files_owed = false;
@@ -314,6 +333,7 @@ impl Service {
         let cause = deployment.cause.clone();
         let next = if matches!(deployment.phase, Phase::Start) { Phase::TagsBack } else { Phase::Release };
         deployment.enter(next, now);
+        self.end(DeployOutcome::Failed);
         self.durable.totals.failures += 1;
         let before = entries.len();
         match cause {
@@ -360,6 +380,8 @@ impl Service {
         let moves = deployment.moves.clone();
         let cause = deployment.cause.clone();
         let took = now.duration_since(deployment.begun).as_secs();
+        let also = deployment.and_recreated();
+        self.end(DeployOutcome::Succeeded);
         let mut updated = false;
         for m in &moves {
             let runs = |c: &Container| m.new_id.as_ref() == Some(&c.image);
@@ -371,6 +393,7 @@ impl Service {
             self.durable.not_found.remove(&m.text);
             self.durable.blocked.remove(&m.text);
             self.durable.unproven.remove(&m.text);
+            self.durable.published.insert(m.text.clone(), m.digest.clone());
             if m.old_digest.as_ref() == Some(&m.digest) {
                 continue;
             }
@@ -381,7 +404,7 @@ impl Service {
             } else if same {
                 format!("{} has a new digest for the same image; nothing had to be recreated", m.text)
             } else {
-                format!("{} is updated and passed its probation, {took} s after it was found", m.text)
+                format!("{} is updated and passed its probation, {took} s after it was found{also}", m.text)
             };
             let level = if used { Level::Info } else { Level::Warning };
             let mut entry = self.entry(now, Kind::UPDATED, level, message);
@@ -402,7 +425,7 @@ impl Service {
         }
         self.durable.totals.updates += u64::from(updated);
         self.durable.given_up = false;
-        self.set_fault(None, now, entries);
+        self.set_fault(self.remaining_fault(true), now, entries);
     }
 
     /// What is to be said of containers on the old image that compose has not brought along.
@@ -422,17 +445,19 @@ impl Service {
     /// The way back led home.
     pub(super) fn came_back(&mut self, but: Option<&str>, now: Timestamp, entries: &mut Vec<AuditEntry>) {
         let Some((failure, output)) = self.decided(now) else { return };
+        self.end(DeployOutcome::RolledBack);
         self.durable.totals.rollbacks += 1;
         let moves = self.durable.deployment.iter().flat_map(|d| &d.moves);
         let old = moves.filter_map(|m| Some((m.text.clone(), m.old.clone()?)));
         self.durable.proven.extend(old.collect::<Vec<_>>());
         self.durable.unproven.clear();
-        self.set_fault(None, now, entries);
+        self.set_fault(self.remaining_fault(true), now, entries);
         let back = match but {
             None => "the images that ran before are back and well".to_owned(),
             Some(but) => format!("the images that ran before are back, but {but}"),
         };
-        let message = format!("{}; {back}", self.what_failed(&failure));
+        let also = self.durable.deployment.as_ref().map(Deployment::and_recreated).unwrap_or_default();
+        let message = format!("{}; {back}{also}", self.what_failed(&failure));
         let entry = self.ending(Kind::ROLLED_BACK, Level::Warning, message, &failure, output, now);
         entries.push(entry);
     }
@@ -447,6 +472,7 @@ impl Service {
         let old = deployment.moves.iter().filter_map(|m| Some((m.text.clone(), m.old.clone()?)));
         self.durable.proven.extend(old);
         deployment.enter(Phase::Release, now);
+        self.end(DeployOutcome::BrokenOff);
         let text = format!("the probation of {images} was broken off: {how}");
         self.set_fault(Some(Fault { text, from_check: false }), now, entries);
     }
@@ -549,9 +575,10 @@ impl Service {
             }
             deployment.enter(Phase::Release, now);
         }
+        self.end(DeployOutcome::Failed);
         self.durable.totals.failures += 1;
         self.durable.given_up = true;
-        self.set_fault(None, now, entries);
+        self.set_fault(self.remaining_fault(true), now, entries);
         let message = format!("{}, and {back}; someone must look at it", self.what_failed(failure));
         let output = format!("{output}\n--- what is there now ---\n{}", self.what_is_there());
         let mut entry = self.ending(Kind::ROLLBACK_FAILED, Level::Critical, message, failure, output, now);
@@ -602,6 +629,15 @@ impl Service {
         entry.reason = Some(why.to_owned());
         entry
     }
+}
+
+/// The images that were fetched, by their names as configured. Their sizes are read by the next check.
+fn fetched(moves: &[Move], ids: &[(String, ImageId)]) -> BTreeMap<String, LocalImage> {
+    let image = |m: &Move| {
+        let (_, id) = ids.iter().find(|(text, _)| *text == m.text)?;
+        Some((m.text.clone(), LocalImage { id: id.clone(), digests: vec![m.digest.clone()], size: 0 }))
+    };
+    moves.iter().filter_map(image).collect()
 }
 
 /// What a person needs to see of a container that failed, at most 8 KiB (the end counts).

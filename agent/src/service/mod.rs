@@ -9,6 +9,7 @@
 //! | `check.rs` | what follows from a check: nothing, a block, a plan |
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
 //! | `life.rs` | how a deployment goes on and how it ends |
+//! | `scope.rs` | which compose services an update brings up |
 //! | `judge.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is unwell, and what helps it |
 //! | `patient.rs` | when it is restarted, and when to give up |
@@ -17,7 +18,8 @@
 //! | `alert.rs` | what the containers use, and when that is too much |
 //! | `jump.rs` | what a clock that is set does to waiting times |
 //! | `say.rs` | what becomes an audit entry |
-//! | `status.rs` | how all this looks from outside |
+//! | `outcome.rs` | how a deployment ended, for the metrics |
+//! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
 pub mod action;
 mod alert;
@@ -30,8 +32,11 @@ pub mod heal;
 pub mod judge;
 mod jump;
 mod life;
+pub mod outcome;
 pub mod patient;
+pub mod runtime;
 mod say;
+pub mod scope;
 mod start;
 pub mod status;
 
@@ -53,8 +58,9 @@ use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate
 use action::{Action, FilesAsked, OldImage};
 use boot::{Boot, Occasion};
 use deploy::{Cause, Deployment, Phase};
-use fact::{Answer, Ask, Fact, Observation, StopTimes};
+use fact::{Answer, Ask, Fact, LocalImage, Observation, StopTimes};
 use heal::Cure;
+use outcome::Ended;
 use patient::Patient;
 pub use say::unsaid;
 
@@ -82,6 +88,9 @@ pub struct Durable {
     pub blocked: BTreeMap<String, Digest>,
     /// Remote digest per image that could not be resolved locally (spec 2.6).
     pub not_found: BTreeMap<String, Digest>,
+    /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
+    /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
+    pub published: BTreeMap<String, Digest>,
     /// Counters (spec 2.1).
     pub totals: Totals,
     /// A way back failed; nothing is done here until someone acts or a new digest arrives.
@@ -135,7 +144,7 @@ struct Fault {
 /// One service: what is configured, what is known, what is under way.
 // Each flag is one open question of its own; none excludes another.
 #[allow(clippy::struct_excessive_bools)]
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Service {
     config: Arc<ServiceConfig>,
     durable: Durable,
@@ -144,6 +153,8 @@ pub struct Service {
     /// Raised when an action begins or ends: what was read before is stale then.
     generation: u64,
     seen: Option<Observation>,
+    /// Images that were fetched since they were read last, by name as configured.
+    fetched: BTreeMap<String, LocalImage>,
     containers: Option<Vec<Container>>,
     /// Exit code of each container's last run: an inspection forgets it when the next run begins.
     exits: BTreeMap<String, i64>,
@@ -153,16 +164,25 @@ pub struct Service {
     files_seen: Option<String>,
     /// Entries of decisions that were made without a fact.
     unsaid: Vec<AuditEntry>,
+    /// The deployment that this decision ended.
+    ended: Option<Ended>,
     fault: Option<Fault>,
     wanted: Option<Cause>,
     check_asked: bool,
     check_due: bool,
     checking: bool,
+    /// A part of the check under way was told already.
+    rest_follows: bool,
     redeploy_asked: bool,
+    /// A person acted after a rollback had failed: the next check tries it again.
+    retry_rollback: bool,
     stepping: bool,
     /// Containers that are being restarted just now, by name.
     restarting: BTreeSet<String>,
-    last_event: Option<Timestamp>,
+    /// When somebody was seen at work on the containers last.
+    touched_at: Option<Timestamp>,
+    /// When to check again although no cycle asks for it.
+    recheck_at: Option<Timestamp>,
     /// The engine broke off while a step was being done: its failure may not be the images'.
     gap: bool,
     looking: bool,
@@ -188,21 +208,26 @@ impl Service {
             boot,
             generation: 0,
             seen: None,
+            fetched: BTreeMap::new(),
             containers: None,
             exits: BTreeMap::new(),
             healer: heal::Healer::default(),
             starter: start::Starter::default(),
             files_seen: None,
             unsaid: Vec::new(),
+            ended: None,
             fault: None,
             wanted: None,
             check_asked: false,
             check_due: false,
             checking: false,
+            rest_follows: false,
             redeploy_asked: false,
+            retry_rollback: false,
             stepping: false,
             restarting: BTreeSet::new(),
-            last_event: None,
+            touched_at: None,
+            recheck_at: None,
             gap: false,
             looking: false,
             look_at: Some(now),
@@ -284,8 +309,7 @@ impl Service {
     }
 
     fn can_check(&self) -> bool {
-        let config = &self.config;
-        (config.auto_update || config.auto_start || config.compose_watch) && !config.silent
+        self.config.is_polled()
     }
 
     /// Look at the containers soon.
@@ -293,33 +317,51 @@ impl Service {
         self.look_at = Some(self.look_at.map_or(now, |at| at.min(now)));
     }
 
+    /// A person asked for a check of all services; this one's is part of that.
+    pub fn asked_with_all(&mut self) {
+        if self.config.auto_update && !self.is_deploying() {
+            self.acted_on();
+        }
+    }
+
+    /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
+    fn acted_on(&mut self) {
+        patient::forgive(&mut self.durable.patients);
+        self.retry_rollback = self.durable.given_up;
+    }
+
     /// A person asks.
     pub fn ask(&mut self, ask: Ask, now: Timestamp) -> (Answer, Vec<AuditEntry>) {
         let mut entries = Vec::new();
-        // Whoever asks for anything wants the healer to try again, too (DECISIONS 5).
-        patient::forgive(&mut self.durable.patients);
         let answer = match ask {
             Ask::Check if !self.config.auto_update => Answer::Skipped("auto_update is false"),
             Ask::Check | Ask::Redeploy if self.is_deploying() => Answer::Skipped("deploy in progress"),
             Ask::Check => {
-                self.check_asked = true;
+                self.acted_on();
+                // One that waits is joined: it will look at all that this one would.
+                if !std::mem::replace(&mut self.check_asked, true) {
+                    let message = "a check was asked for";
+                    entries.push(self.entry(now, Kind::MANUAL_TRIGGER, Level::Info, message));
+                }
                 self.check_due = true;
-                entries.push(self.entry(now, Kind::MANUAL_TRIGGER, Level::Info, "a check was asked for"));
                 Answer::Accepted
             }
             Ask::Redeploy if self.config.project().is_none() => {
                 Answer::Skipped("no compose files configured")
             }
             Ask::Redeploy => {
+                self.acted_on();
                 self.redeploy_asked = true;
                 self.check_due = true;
                 Answer::Accepted
             }
             Ask::Unblock if self.durable.blocked.is_empty() => {
+                self.acted_on();
                 self.durable.given_up = false;
                 Answer::NotBlocked
             }
             Ask::Unblock => {
+                self.acted_on();
                 let blocked = std::mem::take(&mut self.durable.blocked);
                 self.durable.given_up = false;
                 let images: Vec<String> =
@@ -342,12 +384,15 @@ impl Service {
         let mut entries = Vec::new();
         match fact {
             Fact::Checked { generation, asked, result } => {
-                self.checking = false;
+                self.checking = result.as_ref().is_ok_and(Observation::is_pending);
+                let is_rest = std::mem::replace(&mut self.rest_follows, self.checking);
                 if generation == self.generation {
                     self.checked(asked, result, now, &mut entries);
-                } else {
-                    // An action began or ended while the world was read: read it again.
-                    self.check_due = self.can_check() || self.redeploy_asked;
+                } else if !self.checking {
+                    // An action began or ended while the world was read: read it again. Where the first part of this
+                    // check began an action that failed, that waits for the next cycle as ever.
+                    let waits = is_rest && self.fault.is_some();
+                    self.check_due = (self.can_check() && !waits) || self.redeploy_asked || asked;
                     self.check_asked |= asked;
                 }
             }
@@ -386,6 +431,9 @@ impl Service {
     }
 
     /// The next thing to do, if there is one; marks it as begun. `leased`: whether the compose project is ours.
+    ///
+    /// Decide on a clone: where the state that comes of it can't be written, dropping the clone is all it takes to
+    /// leave everything as it was.
     pub fn next(&mut self, now: Timestamp, leased: bool) -> Option<Action> {
         if let (Some(project), Some(deployment)) = (self.project_at_work(), &self.durable.deployment) {
             let waiting = self.retry_at.is_some_and(|at| at > now);
@@ -417,6 +465,9 @@ impl Service {
         {
             return self.next(now, leased);
         }
+        if self.recheck_at.take_if(|at| *at <= now).is_some() {
+            self.check_due |= self.can_check();
+        }
         if self.check_due && !self.checking && self.wanted.is_none() {
             self.check_due = false;
             self.checking = true;
@@ -429,31 +480,17 @@ impl Service {
                 .filter(|_| self.config.compose_watch)
                 .map(|project| FilesAsked { project, known: self.durable.files_hash.clone() });
             let images = self.config.auto_update || self.redeploy_asked;
-            return Some(Action::Check { generation: self.generation, asked, images, files, settled });
+            let published = self.durable.published.clone();
+            return Some(Action::Check {
+                generation: self.generation,
+                asked,
+                images,
+                files,
+                settled,
+                published,
+            });
         }
         self.next_look(now)
-    }
-
-    /// An action could not be begun after all (its journal could not be written): it is due as before.
-    pub fn take_back(&mut self, action: &Action) {
-        match action {
-            Action::Check { asked, .. } => {
-                self.checking = false;
-                self.check_due = true;
-                self.check_asked |= asked;
-            }
-            Action::Look { .. } => {
-                self.looking = false;
-                self.look_at = Some(Timestamp::MIN);
-            }
-            Action::Step(_) => self.stepping = false,
-            Action::Restart { name, .. } => {
-                self.restarting.remove(name);
-                if let Some(patient) = self.durable.patients.get_mut(name) {
-                    patient.watched_since = None;
-                }
-            }
-        }
     }
 
     /// Whether images are being fetched right now.
@@ -484,7 +521,7 @@ impl Service {
                 let heal_at = self.next_cure().map(|(at, ..)| at);
                 // One that is due and has to wait for its project is woken by getting it.
                 let heal_at = heal_at.filter(|at| leased || *at > now);
-                [look_at, heal_at].into_iter().flatten().min()
+                [look_at, heal_at, self.recheck_at].into_iter().flatten().min()
             }
             Some(_) if self.stepping || !leased => None,
             Some(_) => self.retry_at.or(look_at),
@@ -514,11 +551,13 @@ impl Service {
             moves: Vec::new(),
             pins: Vec::new(),
             others: self.containers.as_deref().map(deploy::others).unwrap_or_default(),
+            displaced: None,
             before: Vec::new(),
             recreate: Recreate::Only(compose_service),
             phase: Phase::Start,
             since: now,
             attempt: 0,
+            also_recreated: Vec::new(),
         });
     }
 
@@ -567,6 +606,11 @@ impl Service {
         entries
     }
 
+    /// The deployment that was decided since this was asked last, to be counted once that is durable.
+    pub fn take_ended(&mut self) -> Option<Ended> {
+        self.ended.take()
+    }
+
     fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
         match what {
             Happening::Kill { signal } => {
@@ -586,7 +630,11 @@ impl Service {
             }
             _ => {}
         }
-        self.last_event = Some(now);
+        // What a restart policy does with a container that ends is nobody's work.
+        if matches!(what, Happening::Kill { .. } | Happening::Stop | Happening::Destroy | Happening::Other(_))
+        {
+            self.touched_at = Some(now);
+        }
         let soon = now + SETTLE;
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
     }

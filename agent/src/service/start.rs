@@ -2,40 +2,43 @@
 //! compose files changed (spec 1.4, 1.6, DOMAIN 3.2).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::ports::{Container, State};
+use crate::ports::{ComposeError, Container, State};
 
-use super::deploy::Cause;
+use super::deploy::{Cause, Deployment, Phase};
 use super::fact::Files;
 use super::heal::ended_as_asked;
 use super::{Durable, Service};
 
-/// A container must be stuck so long, and in two checks, before it is forced: it may just be someone's deploy.
+/// A container must be stuck so long before it is forced: it may just be someone's deploy.
 const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// Events so fresh mean that somebody is at work on the project.
 const BUSY: SignedDuration = SignedDuration::from_secs(5);
 
 /// What is remembered between checks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Starter {
-    /// Containers that looked stuck: since when, and in how many checks.
-    stuck: BTreeMap<String, (Timestamp, u32)>,
-    /// The last time the project was forced, and whether it was taken down for it.
-    forced: Option<(Timestamp, bool)>,
+    /// Containers that look stuck, by ID: since when.
+    stuck: BTreeMap<String, Timestamp>,
+    /// When the project was forced last.
+    forced: Option<Timestamp>,
 }
 
 impl Starter {
     /// The times that are waited by.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        let forced = self.forced.iter_mut().map(|(at, _)| at);
-        self.stuck.values_mut().map(|(since, _)| since).chain(forced)
+        self.stuck.values_mut().chain(self.forced.as_mut())
     }
 
-    /// Counts what is stuck; whether something has been for long enough.
-    fn count_stuck(&mut self, containers: &[Container], with_loops: bool, now: Timestamp) -> bool {
+    /// Notes what is stuck; since when the longest of them has been.
+    fn stuck_since(
+        &mut self,
+        containers: &[Container],
+        with_loops: bool,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let is_stuck = |c: &Container| match c.state {
             // With an error the healer knows it, if there is one.
             State::Created => with_loops || c.error.is_empty(),
@@ -44,23 +47,9 @@ impl Starter {
         };
         self.stuck.retain(|id, _| containers.iter().any(|c| c.id == *id && is_stuck(c)));
         for container in containers.iter().filter(|c| is_stuck(c)) {
-            self.stuck.entry(container.id.clone()).or_insert((now, 0)).1 += 1;
+            self.stuck.entry(container.id.clone()).or_insert(now);
         }
-        self.stuck.values().any(|(since, checks)| *checks >= 2 && now.duration_since(*since) >= STUCK_FOR)
-    }
-
-    /// How to force it: compose's own repair first, down and up only when that did not help, and not again within
-    /// the cooldown.
-    fn force(&mut self, cooldown: Duration, now: Timestamp) -> Option<Cause> {
-        let cooldown = SignedDuration::try_from(cooldown).unwrap_or(SignedDuration::MAX);
-        let down = match self.forced {
-            Some((at, _)) if now.duration_since(at) > cooldown => false,
-            None => false,
-            Some((_, false)) => true,
-            Some((_, true)) => return None,
-        };
-        self.forced = Some((now, down));
-        Some(Cause::Unstick { down })
+        self.stuck.values().min().copied()
     }
 }
 
@@ -83,6 +72,38 @@ impl Service {
         }
     }
 
+    /// How to force what is stuck, at most once in a cooldown. Compose starts by itself what was only made; what keeps
+    /// restarting is taken down first (spec 1.4).
+    fn force(&mut self, containers: &[Container], now: Timestamp) -> Option<Cause> {
+        if self.starter.forced.is_some_and(|at| now <= at + self.config.heal_cooldown) {
+            return None;
+        }
+        self.starter.forced = Some(now);
+        let loops = |c: &Container| c.state == State::Restarting && self.starter.stuck.contains_key(&c.id);
+        Some(Cause::Unstick { down: containers.iter().any(loops) })
+    }
+
+    /// Whether compose's own repair has left something stuck, so that the project must be taken down for it. Not where
+    /// that would make it anew without an override file.
+    pub(super) fn is_still_stuck(&self, up: &Result<String, ComposeError>, containers: &[Container]) -> bool {
+        let gently =
+            |d: &Deployment| d.cause == Cause::Unstick { down: false } && matches!(d.phase, Phase::Start);
+        let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
+        // What the engine cut off is tried again as it was.
+        !self.gap
+            && self.durable.deployment.as_ref().is_some_and(gently)
+            && self.left_out().is_none()
+            && (up.is_err() || containers.iter().any(is_stuck))
+    }
+
+    /// Goes on to the second half of the same deployment: down, then up.
+    pub(super) fn force_harder(&mut self, now: Timestamp) {
+        if let Some(deployment) = &mut self.durable.deployment {
+            deployment.cause = Cause::Unstick { down: true };
+            deployment.enter(Phase::Start, now);
+        }
+    }
+
     /// What `auto_start` wants. `matching`: the digests match, as far as they are compared.
     pub(super) fn start_wanted(
         &mut self,
@@ -93,14 +114,27 @@ impl Service {
         if !self.config.auto_start || self.config.project().is_none() || self.durable.given_up {
             return None;
         }
-        let with_loops = !self.config.auto_heal;
-        let stuck = self.starter.count_stuck(containers, with_loops, now);
-        let busy = self.last_event.is_some_and(|at| now.duration_since(at) < BUSY);
-        if !matching || busy {
+        // Compose would start it in competition with whoever keeps it (DECISIONS 9).
+        if containers.iter().any(|c| c.manager.is_some()) {
             return None;
         }
-        if stuck {
-            return self.starter.force(self.config.heal_cooldown, now);
+        let with_loops = !self.config.auto_heal;
+        let stuck = self.starter.stuck_since(containers, with_loops, now);
+        if !matching {
+            return None;
+        }
+        // The next cycle may be hours away.
+        let calm = self.touched_at.map_or(now, |at| at + BUSY);
+        if let Some(since) = stuck {
+            let due = calm.max(since + STUCK_FOR);
+            if now < due {
+                self.recheck_at = Some(due);
+                return None;
+            }
+            return self.force(containers, now);
+        }
+        if now < calm {
+            return None;
         }
         let resting = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
         let done = !containers.is_empty() && containers.iter().all(|c| is_done(c, &self.durable));

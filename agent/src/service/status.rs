@@ -6,19 +6,32 @@ use evenkeel_common::wire::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
 };
 
+use jiff::Timestamp;
+
+use crate::config::ConfiguredImage;
 use crate::image::{Digest, Reference};
 use crate::ports::{Container, HealthState, Lender, Pulled, State};
 
 use super::deploy::{Deployment, Phase};
+use super::fact::{ImageView, LocalImage, StopTimes};
+use super::heal::ended_as_asked;
 use super::judge::Rules;
 use super::patient::Patient;
+use super::runtime::Runtime;
 use super::{Service, compare};
+
+/// What a record says of a project that a person stopped.
+const STOPPED_BY_HAND: &str = "stopped by hand";
 
 /// What a service shows at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// Its status record, without what only the poller knows.
+    /// Its status record by what the service itself knows; [`Snapshot::record`] makes an answer of it.
     pub status: ServiceStatus,
+    /// How the containers of the record run, in the same order.
+    pub runtimes: Vec<Runtime>,
+    /// Whether poll cycles check anything of it.
+    pub polled: bool,
     /// Blocked digest per image as configured.
     pub blocked: BTreeMap<String, Digest>,
     /// The same in normal form, for the other services of the project.
@@ -29,6 +42,42 @@ pub struct Snapshot {
     pub running: Vec<String>,
     /// Containers, by ID or name, whose network containers of this service use.
     pub lenders: BTreeSet<String>,
+    /// What of the service is not done because it is not the agent's to do.
+    pub warnings: Vec<String>,
+}
+
+/// What a record depends on besides its service, at the moment of the answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// Time of the answer.
+    pub now: Timestamp,
+    /// Begin of the next poll cycle.
+    pub next_poll: Option<Timestamp>,
+    /// Why the container engine counts as unavailable.
+    pub engine_error: Option<&'a str>,
+    /// Why the state can't be written.
+    pub state_error: Option<&'a str>,
+}
+
+impl Snapshot {
+    /// The record as it is to be answered now (spec 2.1): the one place where a status is computed.
+    pub fn record(&self, around: &Around<'_>) -> ServiceStatus {
+        let mut record = self.status.clone();
+        record.next_check = around.next_poll.filter(|_| self.polled);
+        if let Some(error) = around.state_error {
+            record.errored = Some(error.to_owned());
+        }
+        // What was seen last may be long over (spec 3.1: `ok` is running and healthy).
+        let is_away = around.engine_error.is_some();
+        if is_away {
+            (record.healthy, record.unhealthy_reason) = (None, None);
+        }
+        for (container, runtime) in record.containers.iter_mut().flatten().zip(&self.runtimes) {
+            container.status = if is_away { runtime.last_seen() } else { runtime.text(around.now) };
+        }
+        record.status = value(&record);
+        record
+    }
 }
 
 impl Service {
@@ -38,6 +87,8 @@ impl Service {
         let durable = self.durable();
         let show_containers = config.compose_project.is_some() && !config.silent;
         let total = self.usage();
+        let containers = self.containers.as_deref().filter(|_| show_containers);
+        let health = self.containers.as_deref().and_then(|all| health(all, &durable.stops));
         let status = ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
@@ -47,7 +98,8 @@ impl Service {
             auto_update: config.auto_update,
             auto_start: config.auto_start,
             auto_heal: config.auto_heal,
-            healthy: self.containers.as_deref().and_then(healthy),
+            healthy: health.as_ref().map(Result::is_ok),
+            unhealthy_reason: health.and_then(Result::err),
             deploying: self.is_deploying(),
             degraded: config.auto_heal && durable.patients.values().any(Patient::is_in_treatment),
             exhausted: durable.patients.values().any(|patient| patient.exhausted),
@@ -57,11 +109,7 @@ impl Service {
             restarts_total: durable.totals.restarts,
             failures_total: durable.totals.failures,
             images: self.images(),
-            containers: self
-                .containers
-                .as_ref()
-                .filter(|_| show_containers)
-                .map(|containers| containers.iter().map(|c| self.container_record(c)).collect()),
+            containers: containers.map(|all| all.iter().map(|c| self.container_record(c)).collect()),
             has_stats: total.is_some(),
             cpu_percent: total.map(|total| round(total.cpu_percent)).unwrap_or_default(),
             memory_percent: total.map(|total| round(total.memory_percent())).unwrap_or_default(),
@@ -76,9 +124,10 @@ impl Service {
                 .filter(|_| self.is_deploying())
                 .map(|deployment| self.progress(deployment, pulled)),
         };
-        let status = ServiceStatus { status: value(&status), ..status };
         Snapshot {
             status,
+            runtimes: containers.unwrap_or_default().iter().map(Runtime::of).collect(),
+            polled: config.is_polled(),
             blocked: durable.blocked.clone(),
             blocked_references: config
                 .images
@@ -90,7 +139,21 @@ impl Service {
             not_found: durable.not_found.clone(),
             running: self.running().map(|container| container.id.clone()).collect(),
             lenders: self.lenders().map(|lender| lender.given.clone()).collect(),
+            warnings: self.managed_elsewhere(),
         }
+    }
+
+    /// Containers that somebody else keeps (DECISIONS 9), in words.
+    fn managed_elsewhere(&self) -> Vec<String> {
+        let config = self.config();
+        if config.silent || !(config.auto_update || config.auto_heal || config.auto_start) {
+            return Vec::new();
+        }
+        let warning = |c: &Container| {
+            let manager = c.manager.as_ref()?;
+            Some(format!("container {} is kept by {manager}: it is neither updated nor healed here", c.name))
+        };
+        self.containers.iter().flatten().filter_map(warning).collect()
     }
 
     fn container_record(&self, container: &Container) -> ContainerRecord {
@@ -99,7 +162,9 @@ impl Service {
             id: container.id.clone(),
             name: container.name.clone(),
             state: container.state.as_str().to_owned(),
-            status: container.status.clone(),
+            // Its age is that of the answer.
+            status: String::new(),
+            started_at: container.started_at,
             image: container.config_image.clone(),
             mounts: container.mounts.clone(),
             cpu_percent: used.map(|used| round(used.cpu_percent)),
@@ -118,20 +183,36 @@ impl Service {
         self.containers.iter().flatten().filter_map(|container| container.network_of.as_ref())
     }
 
+    /// What runs, by the containers as they were seen last; what was only fetched is known, too.
     fn images(&self) -> Option<Vec<ImageRecord>> {
-        let seen = self.seen.as_ref()?;
-        let record = |view: &super::fact::ImageView| {
-            let local = view.running.first().or(view.tagged.as_ref())?;
-            let pinned = view.reference.digest.as_ref();
-            let digest = compare::shown_digest(local, view.remote.as_ref().or(pinned))?;
+        if self.seen.is_none() && self.fetched.is_empty() {
+            return None;
+        }
+        let record = |image: &ConfiguredImage| {
+            let views = self.seen.iter().flat_map(|seen| &seen.images);
+            let view = views.into_iter().find(|view| view.text == image.text);
+            let known =
+                |view: &ImageView| view.running.iter().chain(&view.tagged).cloned().collect::<Vec<_>>();
+            let known: Vec<LocalImage> = view
+                .map(known)
+                .unwrap_or_default()
+                .into_iter()
+                .chain(self.fetched.get(&image.text).cloned())
+                .collect();
+            let runs = self.containers.iter().flatten().find(|c| {
+                c.is_live() && c.is_made_from(&image.reference) && !self.durable().left_behind.contains(&c.id)
+            });
+            let local = runs.and_then(|c| known.iter().find(|local| local.id == c.image)).or(known.first())?;
+            let remote = view.and_then(|view| view.remote.as_ref()).or(image.reference.digest.as_ref());
+            let digest = compare::shown_digest(local, remote)?;
             Some(ImageRecord {
-                image: view.reference.to_string(),
+                image: image.reference.to_string(),
                 digest: digest.to_string(),
                 short: digest.short().to_owned(),
                 size_mb: mebibytes(local.size),
             })
         };
-        Some(seen.images.iter().filter_map(record).collect())
+        Some(self.config().images.iter().filter_map(record).collect())
     }
 
     fn progress(&self, deployment: &Deployment, pulled: Pulled) -> DeployProgress {
@@ -184,26 +265,42 @@ fn value(status: &ServiceStatus) -> StatusValue {
     rows.into_iter().find(|(holds, _)| *holds).map_or(StatusValue::Unknown, |(_, value)| value)
 }
 
-/// What the containers' health says together: one that is unwell is not hidden by one that is well.
-fn healthy(containers: &[Container]) -> Option<bool> {
-    let unwell = |c: &Container| match c.state {
-        State::Running => c.health == Some(HealthState::Unhealthy),
-        State::Created => !c.error.is_empty(),
-        State::Exited => c.exit_code != 0,
-        State::Restarting | State::Dead | State::Paused => true,
-        State::Removing => false,
-    };
+/// What the containers' health says together: well, or why not. One that is unwell is not hidden by one that is well.
+fn health(containers: &[Container], stops: &StopTimes) -> Option<Result<(), String>> {
     if containers.is_empty() {
         return None;
     }
-    if containers.iter().any(unwell) {
-        return Some(false);
+    let runs = |c: &Container| c.state == State::Running;
+    let by_hand = |c: &Container| c.state == State::Exited && ended_as_asked(c, stops);
+    let at_rest = |c: &Container| by_hand(c) || (c.state == State::Exited && c.exit_code == 0);
+    if containers.iter().any(by_hand) && containers.iter().all(at_rest) {
+        return Some(Err(STOPPED_BY_HAND.to_owned()));
     }
-    let mut running = containers.iter().filter(|c| c.state == State::Running).peekable();
-    if running.peek().is_none() {
-        return Some(false);
+    let unwell = |c: &Container| {
+        let how = match c.state {
+            State::Running if c.health == Some(HealthState::Unhealthy) => "is unhealthy".to_owned(),
+            State::Created if !c.error.is_empty() => format!("could not be started: {}", c.error),
+            State::Exited if c.exit_code != 0 && by_hand(c) => format!("was {STOPPED_BY_HAND}"),
+            State::Exited if c.exit_code != 0 => format!("exited with code {}", c.exit_code),
+            State::Restarting | State::Dead | State::Paused => format!("is {}", c.state.as_str()),
+            State::Running | State::Created | State::Exited | State::Removing | State::Unknown => {
+                return None;
+            }
+        };
+        Some(format!("{} {how}", c.name))
+    };
+    let reasons: Vec<String> = containers.iter().filter_map(unwell).collect();
+    if !reasons.is_empty() {
+        return Some(Err(reasons.join(", ")));
     }
-    if running.any(|c| c.health == Some(HealthState::Starting)) { None } else { Some(true) }
+    if containers.iter().any(|c| c.state == State::Unknown) {
+        return None;
+    }
+    if !containers.iter().any(runs) {
+        return Some(Err("none of its containers runs".to_owned()));
+    }
+    let is_starting = |c: &Container| runs(c) && c.health == Some(HealthState::Starting);
+    if containers.iter().any(is_starting) { None } else { Some(Ok(())) }
 }
 
 fn is_running(container: &Container) -> bool {
@@ -218,4 +315,118 @@ fn round(number: f64) -> f64 {
 /// Bytes as MiB, rounded to two decimals (DECISIONS 3).
 pub(crate) fn mebibytes(bytes: u64) -> f64 {
     (bytes as f64 / 1_048_576.0 * 100.0).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> ServiceStatus {
+        ServiceStatus {
+            name: "web".into(),
+            status: StatusValue::Unknown,
+            blocked: None,
+            not_found: None,
+            errored: None,
+            auto_update: false,
+            auto_start: false,
+            auto_heal: false,
+            healthy: None,
+            unhealthy_reason: None,
+            deploying: false,
+            degraded: false,
+            exhausted: false,
+            restart_failures: 0,
+            updates_total: 0,
+            rollbacks_total: 0,
+            restarts_total: 0,
+            failures_total: 0,
+            images: None,
+            containers: None,
+            has_stats: false,
+            cpu_percent: 0.0,
+            memory_percent: 0.0,
+            memory_usage_mb: 0.0,
+            memory_limit_mb: 0.0,
+            last_check: None,
+            next_check: None,
+            check_status: CheckStatus::Idle,
+            deploy: None,
+        }
+    }
+
+    /// What makes each row of spec 3.1 hold, in the spec's order.
+    type Row = (StatusValue, fn(&mut ServiceStatus));
+    const ROWS: [Row; 9] = [
+        (StatusValue::Exhausted, |s| s.exhausted = true),
+        (StatusValue::Degraded, |s| s.degraded = true),
+        (StatusValue::Errored, |s| s.errored = Some("registry: unreachable".into())),
+        (StatusValue::Blocked, |s| s.blocked = Some("sha256:1".into())),
+        (StatusValue::NotFound, |s| s.not_found = Some("sha256:2".into())),
+        (StatusValue::Deploying, |s| s.deploying = true),
+        (StatusValue::Ok, |s| s.healthy = Some(true)),
+        (StatusValue::Unhealthy, |s| s.healthy = Some(false)),
+        (StatusValue::Unknown, |_| {}),
+    ];
+
+    const CALM: Around<'_> =
+        Around { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
+
+    fn shown(status: ServiceStatus, around: &Around<'_>) -> ServiceStatus {
+        let snapshot = Snapshot {
+            status,
+            runtimes: Vec::new(),
+            polled: true,
+            blocked: BTreeMap::new(),
+            blocked_references: Vec::new(),
+            not_found: BTreeMap::new(),
+            running: Vec::new(),
+            lenders: BTreeSet::new(),
+            warnings: Vec::new(),
+        };
+        snapshot.record(around)
+    }
+
+    #[test]
+    fn of_every_two_conditions_the_higher_row_of_the_spec_wins() {
+        for (higher, (expected, holds)) in ROWS.iter().enumerate() {
+            for (lower, also) in &ROWS[higher..] {
+                // Healthy is one gauge: it can't say both.
+                if (*expected, *lower) == (StatusValue::Ok, StatusValue::Unhealthy) {
+                    continue;
+                }
+                let mut both = record();
+                also(&mut both);
+                holds(&mut both);
+                assert_eq!(shown(both, &CALM).status, *expected, "{expected:?} with {lower:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_the_engine_away_nothing_is_called_ok_or_healthy_and_higher_rows_stay() {
+        let away = Around { engine_error: Some("connection refused"), ..CALM };
+        for (value, holds) in ROWS {
+            let mut status = record();
+            holds(&mut status);
+            let shown = shown(status, &away);
+            let expected = match value {
+                StatusValue::Ok | StatusValue::Unhealthy => StatusValue::Unknown,
+                other => other,
+            };
+            assert_eq!((shown.status, shown.healthy), (expected, None), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_can_not_be_written_is_a_fault_of_every_service() {
+        let full = Around { state_error: Some("disk full"), ..CALM };
+        for (value, holds) in ROWS {
+            let mut status = record();
+            holds(&mut status);
+            let shown = shown(status, &full);
+            let expected = if value < StatusValue::Errored { value } else { StatusValue::Errored };
+            assert_eq!((shown.status, shown.errored.as_deref()), (expected, Some("disk full")), "{value:?}");
+        }
+    }
 }

@@ -1,19 +1,24 @@
 //! Stories of the decision core: what it says and wants when containers look so and so. No I/O, no clock.
 
 mod heal;
+mod managed;
 mod network;
+mod scope;
+mod truth;
 mod update;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
+use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, Step};
+use super::action::{Action, Displaced, Step};
 use super::boot::{Boot, Occasion};
 use super::deploy::Cause;
 use super::fact::{Answer, Ask, Fact, Files, ImageView, LocalImage, Observation, StepResult};
+use super::status::Around;
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::image::{Digest, ImageId, Reference};
@@ -100,6 +105,14 @@ impl Story {
             match action {
                 Some(Action::Look { .. }) => self.service.looking = false,
                 Some(Action::Check { .. }) => self.service.checking = false,
+                // Where tags are looked at, they name something else than runs.
+                Some(Action::Step(Step::ReadTags { others })) => {
+                    let named = ImageId("sha256:elsewhere".into());
+                    let displaced =
+                        others.into_iter().map(|(tag, runs)| Displaced { tag, runs, named: named.clone() });
+                    let displaced = displaced.collect();
+                    self.fact(Fact::Stepped(StepResult::TagsRead { displaced }));
+                }
                 other => return other,
             }
         }
@@ -124,7 +137,12 @@ impl Story {
     }
 
     fn status(&self) -> StatusValue {
-        self.service.snapshot(Pulled::default()).status.status
+        self.record().status
+    }
+
+    fn record(&self) -> ServiceStatus {
+        let around = Around { now: self.now, next_poll: None, engine_error: None, state_error: None };
+        self.service.snapshot(Pulled::default()).record(&around)
     }
 
     #[allow(clippy::unnecessary_wraps)] // as containers carry it
@@ -137,6 +155,7 @@ fn running(name: &str) -> Container {
     Container {
         id: format!("id-{name}"),
         name: name.into(),
+        manager: None,
         compose_service: name.into(),
         compose_files: Vec::new(),
         config_image: IMAGE.into(),
@@ -155,6 +174,7 @@ fn running(name: &str) -> Container {
         oom_killed: false,
         error: String::new(),
         restarts_itself: false,
+        restarts_with: Vec::new(),
         network_of: None,
         mounts: Vec::new(),
     }
@@ -200,6 +220,7 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         blocked_elsewhere: Vec::new(),
         files: Files::Unread,
         left_out: Vec::new(),
+        unanswered: BTreeMap::new(),
     }
 }
 
@@ -208,7 +229,7 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
     story.check(observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: false, .. }))));
-    let up = StepResult::Started { up: Ok(String::new()), containers: vec![running("a")] };
+    let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("a")] };
     story.fact(Fact::Stepped(up));
     assert_eq!(story.kinds(), [Kind::STARTED]);
 }
@@ -226,19 +247,56 @@ fn what_is_stuck_is_forced_gently_first_and_hard_only_once_in_a_cooldown() {
     let created = Container { state: State::Created, started_at: None, ..running("a") };
     let seen = || observed('1', &[local("sha256:one", &['1'])], &[&created]);
     let mut forced = Vec::new();
-    for second in (0..70).step_by(10) {
+    for second in (0..130).step_by(10) {
         story.at(second).check(seen());
-        if let Some(Action::Step(Step::Start { down, .. })) = story.act() {
-            forced.push((second, down));
-            story.fact(Fact::Stepped(StepResult::Started {
-                up: Ok(String::new()),
-                containers: vec![created.clone()],
+        while let Some(Action::Step(step)) = story.act() {
+            let containers = vec![created.clone()];
+            story.fact(Fact::Stepped(match step {
+                Step::Start { down, .. } => {
+                    forced.push((second, down));
+                    StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers }
+                }
+                Step::Release { .. } => StepResult::Released,
+                other => panic!("{other:?}"),
             }));
-            assert!(matches!(story.act(), Some(Action::Step(Step::Release { .. }))));
-            story.fact(Fact::Stepped(StepResult::Released));
         }
     }
-    assert_eq!(forced, [(10, false), (20, true)]);
+    let expected = [(10, false), (10, true), (80, false), (80, true)];
+    assert_eq!(forced, expected, "in the second cycle, and not again within the cooldown of a minute");
+}
+
+#[test]
+fn what_is_stuck_is_forced_without_waiting_for_a_cycle_that_is_hours_away() {
+    let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
+    let created = Container { state: State::Created, started_at: None, ..running("a") };
+    let seen = || observed('1', &[local("sha256:one", &['1'])], &[&created]);
+    story.check(seen());
+    assert_eq!(story.act(), None);
+    assert_eq!(story.service.wake_at(story.now, true), story.seconds(10));
+    story.at(10);
+    assert!(matches!(story.service.next(story.now, true), Some(Action::Check { .. })), "by itself");
+    story.check(seen());
+    assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: false, .. }))));
+}
+
+/// Its own restart policy makes events all the time; they are nobody's work.
+#[test]
+fn what_keeps_restarting_is_taken_down_and_up_whatever_events_its_policy_makes() {
+    let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+    let looping = Container { state: State::Restarting, restarts_itself: true, ..running("a") };
+    let seen = || observed('1', &[local("sha256:one", &['1'])], &[&looping]);
+    for second in [0, 10] {
+        story.at(second).event("id-a", Happening::Start);
+        story.event("id-a", Happening::Die { exit_code: 1 }).check(seen());
+        if second == 0 {
+            assert_eq!(story.act(), None);
+        }
+    }
+    assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: true, .. }))), "in the second cycle");
+    let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+    story.check(seen()).at(9).event("id-a", Happening::Other("create".into()));
+    story.at(10).check(seen());
+    assert_eq!(story.act(), None, "somebody is at work");
 }
 
 #[test]
@@ -251,7 +309,9 @@ fn a_start_that_failed_is_a_fault_until_what_it_left_runs() {
         while let Some(Action::Step(step)) = story.act() {
             let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
             story.fact(Fact::Stepped(match step {
-                Step::Start { .. } => StepResult::Started { up: Err(error), containers: Vec::new() },
+                Step::Start { .. } => {
+                    StepResult::Started { up: Err(error), named: Vec::new(), containers: Vec::new() }
+                }
                 Step::TagsBack { .. } => StepResult::TagsBack,
                 Step::Release { .. } => StepResult::Released,
                 other => panic!("{other:?}"),
@@ -275,7 +335,11 @@ fn changed_compose_files_are_deployed_once_and_again_when_that_failed() {
     assert_eq!(story.service.durable().deployment.as_ref().unwrap().cause, Cause::Drift);
     assert_eq!(story.service.durable().files_hash.as_deref(), Some("two"), "stored when it is journaled");
     let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
-    story.fact(Fact::Stepped(StepResult::Started { up: Err(error), containers: Vec::new() }));
+    story.fact(Fact::Stepped(StepResult::Started {
+        up: Err(error),
+        named: Vec::new(),
+        containers: Vec::new(),
+    }));
     assert_eq!(story.status(), StatusValue::Errored);
     story.act();
     story.fact(Fact::Stepped(StepResult::TagsBack));
@@ -285,7 +349,11 @@ fn changed_compose_files_are_deployed_once_and_again_when_that_failed() {
 
     story.at(20).check(seen("two"));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))), "a failed deploy is owed");
-    story.fact(Fact::Stepped(StepResult::Started { up: Ok(String::new()), containers: Vec::new() }));
+    story.fact(Fact::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: Vec::new(),
+    }));
     story.act();
     story.fact(Fact::Stepped(StepResult::Released));
     assert_eq!(story.kinds(), [Kind::ERROR, Kind::COMPOSE_DRIFT, Kind::RECOVERED]);
@@ -331,7 +399,11 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     story.check(left_out(observed('2', &old, &[&exited("a", 1)])));
     let Some(Action::Step(Step::Start { recreate, down, .. })) = story.act() else { panic!("it is down") };
     assert_eq!((recreate, down), (Recreate::Nothing, false), "started as it is");
-    story.fact(Fact::Stepped(StepResult::Started { up: Ok(String::new()), containers: vec![running("a")] }));
+    story.fact(Fact::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![running("a")],
+    }));
     story.act();
     story.fact(Fact::Stepped(StepResult::Released));
     story.at(10).check(left_out(observed('1', &old, &[&running("a")])));
@@ -340,7 +412,11 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
         story.at(second).check(left_out(observed('1', &old, &[&exited("a", 1)])));
         story.act();
         let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
-        story.fact(Fact::Stepped(StepResult::Started { up: Err(error), containers: vec![exited("a", 1)] }));
+        story.fact(Fact::Stepped(StepResult::Started {
+            up: Err(error),
+            named: Vec::new(),
+            containers: vec![exited("a", 1)],
+        }));
         story.act();
         story.fact(Fact::Stepped(StepResult::TagsBack));
         story.act();
@@ -405,6 +481,17 @@ fn a_trigger_during_a_deploy_is_skipped_with_the_specs_words() {
     assert_eq!(other.service.ask(Ask::Check, other.now).0, Answer::Skipped("auto_update is false"));
 }
 
+#[test]
+fn a_trigger_joins_one_that_waits_and_is_written_down_once() {
+    let mut story = Story::of(config());
+    for _ in 0..5 {
+        let (answer, said) = story.service.ask(Ask::Check, story.now);
+        assert_eq!(answer, Answer::Accepted);
+        story.said.extend(said);
+    }
+    assert_eq!(story.kinds(), [Kind::MANUAL_TRIGGER]);
+}
+
 /// A deployment of digest 2 that is on probation.
 fn on_probation() -> Story {
     let mut story = Story::of(config());
@@ -412,7 +499,7 @@ fn on_probation() -> Story {
     for result in [
         StepResult::Held { missing: Vec::new() },
         StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
-        StepResult::Started { up: Ok(String::new()), containers: vec![running("b")] },
+        StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("b")] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));
         story.fact(Fact::Stepped(result));
@@ -447,7 +534,11 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
             other => panic!("{other:?}"),
         }
         let sick = Container { id: "id-new".into(), ..with_health("b", HealthState::Unhealthy) };
-        let up = || StepResult::Started { up: Ok(String::new()), containers: vec![sick.clone()] };
+        let up = || StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![sick.clone()],
+        };
         story.fact(Fact::Stepped(up()));
         let look = story.service.next(story.now, true);
         let Some(Action::Look { members, .. }) = look else { panic!("{look:?}") };
@@ -463,6 +554,7 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
         old.started_at = story.seconds(60);
         story.fact(Fact::Stepped(StepResult::Started {
             up: Ok(String::new()),
+            named: Vec::new(),
             containers: vec![old.clone()],
         }));
         story.at(61).look(&[&old]).at(120).look(&[&old]);

@@ -15,13 +15,24 @@ type Answer = Shared<BoxFuture<'static, Result<Digest, RegistryError>>>;
 pub struct Cycle {
     registry: Arc<dyn Registry>,
     urgency: Urgency,
+    by_person: bool,
     answers: Mutex<HashMap<Reference, Answer>>,
 }
 
 impl Cycle {
     /// A cycle in which nothing was asked yet.
     pub fn new(registry: Arc<dyn Registry>, urgency: Urgency) -> Arc<Self> {
-        Arc::new(Self { registry, urgency, answers: Mutex::default() })
+        Arc::new(Self { registry, urgency, by_person: false, answers: Mutex::default() })
+    }
+
+    /// A cycle that a person asked for.
+    pub fn by_person(registry: Arc<dyn Registry>) -> Arc<Self> {
+        Arc::new(Self { registry, urgency: Urgency::Asked, by_person: true, answers: Mutex::default() })
+    }
+
+    /// Whether a person asked for it.
+    pub fn is_by_person(&self) -> bool {
+        self.by_person
     }
 
     /// What the tag points at; the first to ask causes the request.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
@@ -37,6 +37,8 @@ pub struct DaemonHealth {
     pub record: Record,
     /// What it shows.
     pub state: Arc<watch::Sender<EngineHealth>>,
+    /// Somebody has a reason to think that the engine came or went.
+    pub check_now: Arc<Notify>,
 }
 
 impl DaemonHealth {
@@ -52,6 +54,7 @@ impl DaemonHealth {
                 () = stop.cancelled() => return,
                 // Other times hold at once: the next check is made now.
                 Ok(()) = self.live.changed() => {}
+                () = self.check_now.notified() => {}
                 () = tokio::time::sleep(timing.check_interval) => {}
             }
         }

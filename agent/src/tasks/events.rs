@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;
@@ -28,6 +28,8 @@ pub struct Events {
     pub fleet: Arc<Fleet>,
     /// A hung engine keeps its stream open and silent; only its health tells.
     pub health: watch::Receiver<EngineHealth>,
+    /// Whom to tell that the stream broke off or is there again: the engine's health may have changed with it.
+    pub check_now: Arc<Notify>,
     /// Engine's time of the last event, in nanoseconds since the epoch; 0 before the first.
     pub last_nano: i64,
 }
@@ -63,6 +65,9 @@ impl Events {
                 return false;
             }
         };
+        // It has just answered: what its health was before tells nothing about this stream.
+        self.health.mark_unchanged();
+        self.check_now.notify_one();
         self.tell_all(|| Command::Fact(Fact::EngineBack));
         self.tell_all(|| Command::Look);
         loop {
@@ -82,6 +87,7 @@ impl Events {
             }
         }
         tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
+        self.check_now.notify_one();
         self.tell_all(|| Command::Fact(Fact::EngineGap));
         true
     }

@@ -9,9 +9,9 @@
 //! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
 //! | `events.rs` | reads the engine's events and passes them on |
 //! | `daemon_health.rs` | asks whether the engine answers |
+//! | `state_health.rs` | says when the state can't be written, and when it can again |
 //! | `monitor.rs` | measures what the containers use |
 //! | `services.rs` | starts the workers, and others when the configuration is read again |
-//! | `outcome.rs` | how a deployment ended, for those who count |
 //! | `publisher.rs` | makes the status frames that all streams share |
 //! | `push.rs` | polls the services whose image was just pushed |
 
@@ -21,10 +21,10 @@ pub mod events;
 mod files;
 pub mod monitor;
 mod observe;
-pub mod outcome;
 mod perform;
 pub mod poller;
 pub mod publisher;
 pub mod push;
 pub mod services;
+pub mod state_health;
 pub mod worker;

@@ -3,9 +3,10 @@
 use tokio::sync::watch;
 
 use crate::image::{HOLD_HOST, ImageId, Reference, Repository};
-use crate::ports::{Compose, Engine, EngineError, Members, Pulled};
-use crate::service::action::{OldImage, Step};
+use crate::ports::{Compose, ComposeError, Engine, EngineError, Members, Project, Pulled, Recreate};
+use crate::service::action::{Displaced, OldImage, Step};
 use crate::service::fact::StepResult;
+use crate::service::scope::Scope;
 
 /// How many of a failed container's last lines are kept (black box).
 const LOG_LINES: u32 = 20;
@@ -20,28 +21,35 @@ pub(super) async fn perform(
     let done = match step {
         Step::Hold { project, images } => hold(engine, &project, &images, progress).await,
         Step::Pull { images } => pull(engine, &images, progress).await,
-        Step::Start { tags, others, project, down, recreate } => {
+        Step::ReadTags { others } => read_tags(engine, &others).await,
+        Step::Start { tags, displaced, project, down, recreate, scope } => {
             match point_tags(engine, &tags, progress).await {
                 Ok(()) => {
-                    let moved = point_others(engine, &others).await;
+                    point_at_what_runs(engine, &displaced).await;
                     let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
+                    let recreate = keep_to(compose, &project, recreate, scope).await;
                     let up = match cleared {
+                        // The files name none of the services any more: without names compose would bring up all.
+                        Ok(_) if recreate.is_for_none() => Ok(String::new()),
                         Ok(_) => compose.up(&project, &recreate).await,
                         Err(error) => Err(error),
                     };
-                    for (tag, id) in moved {
-                        let _ = engine.tag(&id, &tag).await;
-                    }
-                    let up = after_up(engine, up, project.name).await;
+                    let seen = match put_back(engine, &displaced).await {
+                        Ok(()) => after_up(engine, up, &recreate, project.name).await,
+                        Err(error) => Err(error),
+                    };
                     // Compose was at work: what it did must be seen before anything is decided.
-                    Ok(up.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
+                    Ok(seen.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
                 }
                 Err(error) => Err(error),
             }
         }
         Step::TagsBack { tags } => point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsBack),
         Step::Evidence { container } => evidence(engine, &container).await,
-        Step::Release { project, onto } => release(engine, &project, onto.as_ref()).await,
+        Step::Release { project, displaced, onto } => match put_back(engine, &displaced).await {
+            Ok(()) => release(engine, &project, onto.as_ref()).await,
+            Err(error) => Err(error),
+        },
     };
     done.unwrap_or_else(|error| match error {
         EngineError::Unavailable(_) => StepResult::EngineAway(error.to_string()),
@@ -57,16 +65,37 @@ async fn hold(
 ) -> Result<StepResult, EngineError> {
     let mut missing = Vec::new();
     for image in images {
-        let tag = hold_tag(project, &image.id);
-        match fetch_and_tag(engine, image, &tag, progress).await {
-            Ok(id) => engine.anchor(&hold_name(project, &image.id), &id, project).await?,
+        let name = hold_name(project, &image.id);
+        match fetch_and_tag(engine, image, &hold_tag(project, &image.id), progress).await {
+            Ok(id) => match engine.anchor(&name, &id, project).await {
+                Err(EngineError::NotFound(_)) => match complete(engine, image, progress).await {
+                    Ok(()) => engine.anchor(&name, &id, project).await?,
+                    Err(error) if error.is_unavailable() => return Err(error),
+                    Err(_) => missing.push(name_of(image)),
+                },
+                anchored => anchored?,
+            },
             Err(error) if error.is_unavailable() => return Err(error),
-            Err(_) => {
-                missing.push(image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string));
-            }
+            Err(_) => missing.push(name_of(image)),
         }
     }
     Ok(StepResult::Held { missing })
+}
+
+/// Fetches what is missing of an image whose record is here. A part of it can be removed by force (containerd store).
+async fn complete(
+    engine: &dyn Engine,
+    image: &OldImage,
+    progress: &watch::Sender<Pulled>,
+) -> Result<(), EngineError> {
+    match &image.source {
+        Some(source) => fetch(engine, source, progress).await.map(|_| ()),
+        None => Err(EngineError::NotFound(format!("image {} is not complete", image.id))),
+    }
+}
+
+fn name_of(image: &OldImage) -> String {
+    image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string)
 }
 
 async fn pull(
@@ -77,8 +106,8 @@ async fn pull(
     let mut ids = Vec::with_capacity(images.len());
     for (text, reference) in images {
         let id = match engine.image(&reference.to_string()).await? {
-            Some(image) => image.id,
-            None => fetch(engine, reference, progress).await?,
+            Some(image) if image.whole => image.id,
+            _ => fetch(engine, reference, progress).await?,
         };
         ids.push((text.clone(), id));
     }
@@ -111,19 +140,51 @@ async fn point_tags(
     Ok(())
 }
 
-/// Lets the tags of other services name what they run on. Where one could not, compose takes what the tag names.
-/// What they named before, to be put back.
-async fn point_others(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Vec<(Reference, ImageId)> {
-    let mut moved = Vec::new();
+/// Reads which tags of other services name another image than their service runs on.
+async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Result<StepResult, EngineError> {
+    let mut displaced = Vec::new();
     for (tag, runs) in others {
-        if let Ok(Some(named)) = engine.image(&tag.tagged()).await
-            && named.id != *runs
-            && engine.tag(runs, tag).await.is_ok()
-        {
-            moved.push((tag.clone(), named.id));
+        match engine.image(&tag.tagged()).await {
+            Ok(Some(named)) if named.id != *runs => {
+                displaced.push(Displaced { tag: tag.clone(), runs: runs.clone(), named: named.id });
+            }
+            Err(error) if error.is_unavailable() => return Err(error),
+            // It names what runs, or nothing that could be put back.
+            Ok(_) | Err(_) => {}
         }
     }
-    moved
+    Ok(StepResult::TagsRead { displaced })
+}
+
+/// Lets these tags name what their services run on. Where one can't, compose takes what it names.
+async fn point_at_what_runs(engine: &dyn Engine, displaced: &[Displaced]) {
+    for Displaced { tag, runs, .. } in displaced {
+        if let Err(error) = engine.tag(runs, tag).await {
+            tracing::debug!(%tag, %error, "the tag stays where it is");
+        }
+    }
+}
+
+/// Lets these tags name again what they named before. One that somebody has moved meanwhile stays where it is.
+async fn put_back(engine: &dyn Engine, displaced: &[Displaced]) -> Result<(), EngineError> {
+    for Displaced { tag, runs, named } in displaced {
+        let is_ours = match engine.image(&tag.tagged()).await {
+            Ok(image) => image.is_some_and(|image| image.id == *runs),
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(_) => false,
+        };
+        if !is_ours {
+            continue;
+        }
+        match engine.tag(named, tag).await {
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) => {
+                tracing::warn!(%tag, %error, "the tag can't be put back to the image that it named");
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Lets `tag` name the image; fetches it again by its digest where it is gone.
@@ -148,9 +209,26 @@ async fn fetch_and_tag(
     }
 }
 
+/// The services that compose keeps to, where it has to keep to any. Files that compose can't read are its own to
+/// complain of, when it is told to bring them up.
+async fn keep_to(
+    compose: &dyn Compose,
+    project: &Project,
+    recreate: Recreate,
+    scope: Option<Scope>,
+) -> Recreate {
+    let Some(scope) = scope else { return recreate };
+    let model = compose.model(project).await;
+    if let Err(error) = &model {
+        tracing::debug!(project = project.name, "what the compose files come to can't be read: {error}");
+    }
+    scope.services(model.ok().as_ref())
+}
+
 async fn after_up(
     engine: &dyn Engine,
-    up: Result<String, crate::ports::ComposeError>,
+    up: Result<String, ComposeError>,
+    recreate: &Recreate,
     project: String,
 ) -> Result<StepResult, EngineError> {
     if up.is_err() {
@@ -167,7 +245,7 @@ async fn after_up(
             containers[at].name = name;
         }
     }
-    Ok(StepResult::Started { up, containers })
+    Ok(StepResult::Started { up, named: recreate.services().to_vec(), containers })
 }
 
 async fn evidence(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {

@@ -13,13 +13,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Registry, Urgency};
+use crate::service::fact::CheckFault;
 use crate::{PROGRAM, fleet::Fleet, live, text};
 
 use super::cycle::Cycle;
-use super::worker::{Command, Record};
+use super::worker::{CheckEnd, Command, Record};
 
 /// Where a request for a cycle goes.
 pub type Polls = mpsc::UnboundedSender<()>;
+
+/// Time between the begins of two cycles that were asked for. What is asked in between joins the one that waits.
+const ASKED_APART: Duration = Duration::from_secs(1);
 
 /// What the poller shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,6 +61,7 @@ impl Poller {
     pub async fn run(mut self, stop: CancellationToken) {
         let cycles = TaskSet::new();
         let mut begun: Option<tokio::time::Instant> = None;
+        let (mut asked_open, mut asked) = (tokio::time::Instant::now(), false);
         let mut interval = self.interval();
         loop {
             let due = begun.map_or_else(tokio::time::Instant::now, |begun| begun + interval);
@@ -73,19 +78,25 @@ impl Poller {
                     begun = Some(tokio::time::Instant::now());
                     let next = self.clock.now() + interval;
                     self.state.send_modify(|state| state.next = Some(next));
-                    let cycle = self.cycle(Urgency::Routine);
+                    let cycle = self.cycle(&Cycle::new(self.registry.clone(), Urgency::Routine));
                     cycles.spawn("poll cycle", async move { cycle.await; });
                 }
                 Some(()) = self.asked.recv() => {
-                    while self.asked.try_recv().is_ok() {}
-                    let message = "a check of all services was asked for";
-                    let entry = AuditEntry::new(self.clock.now(), PROGRAM, Kind::MANUAL_TRIGGER, Level::Info, message);
-                    (self.record)(entry);
-                    let (cycle, fleet) = (self.cycle(Urgency::Asked), self.fleet.clone());
-                    let (clock, record) = (self.clock.clone(), self.record.clone());
+                    if !std::mem::replace(&mut asked, true) {
+                        let message = "a check of all services was asked for";
+                        (self.record)(AuditEntry::new(
+                            self.clock.now(), PROGRAM, Kind::MANUAL_TRIGGER, Level::Info, message,
+                        ));
+                    }
+                }
+                () = tokio::time::sleep_until(asked_open), if asked => {
+                    asked = false;
+                    asked_open = tokio::time::Instant::now() + ASKED_APART;
+                    let cycle = self.cycle(&Cycle::by_person(self.registry.clone()));
+                    let (fleet, clock, record) = (self.fleet.clone(), self.clock.clone(), self.record.clone());
                     cycles.spawn("asked poll cycle", async move {
-                        cycle.await;
-                        record(summary(&fleet, clock.now()));
+                        let ends = cycle.await;
+                        record(summary(&ends, &fleet, clock.now()));
                     });
                 }
             }
@@ -96,12 +107,12 @@ impl Poller {
         self.live.borrow_and_update().config.registry.poll_interval
     }
 
-    /// One cycle over all services; its future ends when all of them have checked.
-    fn cycle(&self, urgency: Urgency) -> impl Future<Output = ()> + Send + 'static {
-        let cycle = Cycle::new(self.registry.clone(), urgency);
+    /// One cycle over all services; its future ends when all of them have checked, with how each check ended. A
+    /// service that had nothing to check, or is busy with a deployment, has none.
+    fn cycle(&self, cycle: &Arc<Cycle>) -> impl Future<Output = Vec<CheckEnd>> + Send + use<> {
         let mut checks = Vec::new();
         for worker in self.fleet.workers().iter() {
-            let (done, ended) = oneshot::channel::<()>();
+            let (done, ended) = oneshot::channel();
             if worker.inbox.send(Command::Check(cycle.clone(), done)).is_ok() {
                 checks.push(ended);
             }
@@ -109,32 +120,55 @@ impl Poller {
         let (state, clock, cycled) = (self.state.clone(), self.clock.clone(), self.cycled.clone());
         let began = tokio::time::Instant::now();
         async move {
+            let mut ends = Vec::new();
             for check in checks {
-                // The worker drops its end when the check is over; it never sends anything.
-                let _ = check.await;
+                ends.extend(check.await);
             }
             cycled(began.elapsed());
             state.send_modify(|state| {
                 state.last_poll = Some(clock.now());
                 state.poll_count += 1;
             });
+            ends
         }
     }
 }
 
-fn summary(fleet: &Fleet, now: Timestamp) -> AuditEntry {
+/// What a person who asked for a check of all services is told: only what was checked counts.
+fn summary(ends: &[CheckEnd], fleet: &Fleet, now: Timestamp) -> AuditEntry {
+    let checked = ends.iter().filter(|end| end.is_ok()).count();
+    let mut faults: Vec<&str> = ends
+        .iter()
+        .filter_map(|end| end.as_ref().err())
+        .map(|(CheckFault::Failed(text) | CheckFault::EngineAway(text))| text.as_str())
+        .collect();
+    let failed = faults.len();
+    faults.sort_unstable();
+    faults.dedup();
+    let why = Some(faults.join("; ")).filter(|text| !text.is_empty());
+    if checked == 0
+        && let Some(why) = why.clone().or_else(|| fleet.engine_error())
+    {
+        let message = "the check of all services that was asked for could not be made";
+        let mut entry = AuditEntry::new(now, PROGRAM, Kind::TRIGGER_FAILED, Level::Error, message);
+        entry.reason = Some(why);
+        return entry;
+    }
     let report = fleet.report(now);
     let count = |what: &dyn Fn(&evenkeel_common::wire::ServiceStatus) -> bool| {
         report.services.iter().filter(|service| what(service)).count()
     };
-    let checked = count(&|service| service.auto_update);
+    let not_checked = if failed == 0 { String::new() } else { format!(", {failed} could not be checked") };
     let message = format!(
-        "checked {}: {} deploying, {} blocked, {} not found, {} errored",
+        "checked {}{not_checked}: {} deploying, {} blocked, {} not found, {} errored",
         text::count(checked, "service"),
         count(&|service| service.deploying),
         count(&|service| service.blocked.is_some()),
         count(&|service| service.not_found.is_some()),
         count(&|service| service.errored.is_some()),
     );
-    AuditEntry::new(now, PROGRAM, Kind::CHECKED, Level::Info, message)
+    let level = if failed == 0 { Level::Info } else { Level::Warning };
+    let mut entry = AuditEntry::new(now, PROGRAM, Kind::CHECKED, level, message);
+    entry.reason = why;
+    entry
 }

@@ -5,7 +5,7 @@
 //! configuration, but in the project that the journal names. One that went away ends its deployment first; a service
 //! that takes its place in the project has to wait that long.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ const STOP_GRACE: Duration = Duration::from_secs(25);
 /// Makes a client for a registry.
 pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
 
+/// Keeps variables that a configuration names as secrets from child processes.
+pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
+
 /// Takes the entries that a service said last.
 pub type Recall<'a> = &'a (dyn Fn(&[AuditEntry]) + Send + Sync);
 
@@ -45,6 +48,7 @@ pub struct Services {
     source: ConfigSource,
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
+    withhold: Withhold,
     manager: Arc<ServiceManager>,
     deliveries: Deliveries,
     workers: watch::Sender<Workers>,
@@ -71,6 +75,8 @@ pub struct Origin {
     pub registry: Arc<CurrentRegistry>,
     /// How to make another.
     pub make_registry: MakeRegistry,
+    /// What is told the secrets of a new configuration before anything of it runs.
+    pub withhold: Withhold,
     /// Who is told about it.
     pub manager: Arc<ServiceManager>,
     /// The ways out, which the file names too.
@@ -95,6 +101,7 @@ impl Services {
             source: origin.source,
             registry: origin.registry,
             make_registry: origin.make_registry,
+            withhold: origin.withhold,
             manager: origin.manager,
             deliveries: origin.deliveries,
             workers: watch::Sender::new(Workers::from([])),
@@ -176,6 +183,7 @@ impl Services {
 
     /// Puts a valid file into force.
     async fn take_over(&mut self, mut config: Config) -> Result<(), String> {
+        (self.withhold)(&config.named_variables);
         let old = self.live.borrow().config.clone();
         if !same_registry(&old.registry, &config.registry) {
             match (self.make_registry)(&config.registry) {

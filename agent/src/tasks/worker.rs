@@ -1,14 +1,16 @@
 //! One task per service: feeds the decision core, writes down what it decides, then does it.
 //!
-//! The order is the point: a fact is taken in, the state is made durable, then the entries are recorded and only
-//! then the next action begins. A worker that is killed anywhere begins again from what was made durable.
+//! The order is the point. A decision is made on a draft; the draft's state, with the entries in it, is written in one
+//! go; only then it replaces the service, its entries are recorded, and its action begins. A write that fails changes
+//! nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A worker that is killed
+//! anywhere begins again from what was made durable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::store::Store;
+use evenkeel_common::store::{Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::FutureExt;
 use futures_util::StreamExt;
@@ -24,13 +26,14 @@ use crate::image::{Digest, Reference};
 use crate::ports::{Compose, Engine, Pulled, Registry, Urgency};
 use crate::service::action::Action;
 use crate::service::boot::{Boot, Occasion};
-use crate::service::fact::{Answer, Ask, CheckFault, Fact};
+use crate::service::fact::{Answer, Ask, CheckFault, Fact, Observation};
+use crate::service::outcome::{DeployOutcome, Ended};
 use crate::service::status::Snapshot;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
-use super::outcome::{self, DeployOutcome};
-use super::{observe, perform};
+use super::observe::Check;
+use super::perform;
 
 /// Where entries go.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
@@ -124,10 +127,10 @@ impl Drop for Lease {
 
 /// What a worker is told.
 pub enum Command {
-    /// A person asks.
-    Ask(Ask, oneshot::Sender<Answer>),
-    /// A cycle asks for a check; the sender is dropped when it is done, or when there is nothing to check.
-    Check(Arc<Cycle>, oneshot::Sender<()>),
+    /// A person asks. An error means that the answer could not be made durable, and that nothing was changed.
+    Ask(Ask, oneshot::Sender<Result<Answer, StoreError>>),
+    /// A cycle asks for a check; it is told how that ended. The sender is dropped when there is nothing to check.
+    Check(Arc<Cycle>, oneshot::Sender<CheckEnd>),
     /// Look at the containers.
     Look,
     /// Something happened.
@@ -137,6 +140,9 @@ pub enum Command {
     /// Whoever watches over the program wants to know whether the worker still works.
     Ping(oneshot::Sender<()>),
 }
+
+/// How a check ended: the world was read, or why it could not be.
+pub type CheckEnd = Result<(), CheckFault>;
 
 /// The door to a worker.
 #[derive(Clone)]
@@ -157,6 +163,8 @@ pub fn state_key(service: &str) -> String {
 /// What ended inside a worker.
 enum Done {
     Fact(Fact),
+    /// A part of a check, and how it goes on.
+    Part(Fact, BoxFuture<'static, Done>),
     Lease(String, Lease),
     /// The others are done with its project.
     Free,
@@ -168,6 +176,10 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 const CLOCK_JUMP: SignedDuration = SignedDuration::from_secs(2);
 /// Time between two tries to write the state down.
 const SAVE_RETRY: Duration = Duration::from_secs(2);
+/// Events that wait while the state can't be written; beyond that the oldest are lost, as in a gap of the stream.
+const MAX_HELD: usize = 256;
+/// How long what does not depend on a registry waits for it.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a pull's progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
@@ -186,9 +198,13 @@ pub struct Worker {
     waits_for_others: bool,
     retires: bool,
     cycle: Option<Arc<Cycle>>,
-    waiting: Vec<oneshot::Sender<()>>,
+    waiting: Vec<oneshot::Sender<CheckEnd>>,
     saved: Durable,
-    unsaved_since: Option<Instant>,
+    /// The last write failed: why, and when the next one is tried.
+    failed: Option<(StoreError, Instant)>,
+    /// Facts that could not be decided on yet, because what follows from them could not be written.
+    held: VecDeque<Fact>,
+    /// Entries of the service's first state, until that is written.
     said_first: Vec<AuditEntry>,
     /// Wall clock and steady time when they were read last.
     last_seen: (Timestamp, Instant),
@@ -225,7 +241,8 @@ impl Worker {
             cycle: None,
             waiting: Vec::new(),
             saved,
-            unsaved_since: None,
+            failed: None,
+            held: VecDeque::new(),
             said_first,
             last_seen,
         };
@@ -235,8 +252,6 @@ impl Worker {
 
     /// Works until `stop`, then lets a step under way end.
     pub async fn run(&mut self, stop: CancellationToken) {
-        let first = std::mem::take(&mut self.said_first);
-        self.settle(first).await;
         loop {
             if self.retires && self.service.durable().deployment.is_none() {
                 break;
@@ -267,8 +282,11 @@ impl Worker {
         if tokio::time::timeout(STOP_GRACE, last_step).await.is_err() {
             tracing::warn!("a step of the deployment is still under way; the next start takes it up");
         }
-        self.service.leave();
-        self.save().await;
+        let mut draft = self.service.clone();
+        draft.leave();
+        if let Err(error) = self.commit(draft, Vec::new()).await {
+            tracing::error!(service = self.service.config().name, %error, "the last state could not be written");
+        }
     }
 
     /// Whether nobody is left who could tell it anything.
@@ -278,24 +296,18 @@ impl Worker {
 
     /// Begins everything that is to be done now.
     async fn act(&mut self) {
+        if self.catch_up().await.is_err() {
+            return;
+        }
         loop {
-            if self.unsaved_since.is_some() && !self.save().await {
-                return;
-            }
             self.take_lease();
             let (now, leased) = (self.now(), self.is_leased());
-            let Some(action) = self.service.next(now, leased) else {
-                return;
-            };
-            let entries = self.service.take_unsaid();
-            // Write down before doing: `next` may have changed the journal.
-            if !self.save().await {
-                self.service.take_back(&action);
+            let mut draft = self.service.clone();
+            let action = draft.next(now, leased);
+            if self.commit(draft, Vec::new()).await.is_err() {
                 return;
             }
-            for entry in entries {
-                (self.world.record)(entry);
-            }
+            let Some(action) = action else { return };
             let work = self.work(action);
             self.running.push(work);
         }
@@ -304,21 +316,25 @@ impl Worker {
     fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
         let world = self.world.clone();
         match action {
-            Action::Check { generation, asked, images, files, settled } => {
+            Action::Check { generation, asked, images, files, settled, published } => {
                 let cycle = self.cycle.take();
                 let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
                 let config = Arc::new(self.service.config().clone());
-                let elsewhere = self.blocked_elsewhere.clone();
+                let blocked_elsewhere = self.blocked_elsewhere.clone();
+                let check =
+                    Check { world, cycle, config, blocked_elsewhere, images, files, settled, published };
                 async move {
-                    let reads = observe::Reads { images, files: files.as_ref(), settled: &settled };
-                    let result = observe::observe(&world, &cycle, &config, reads).await;
-                    let result = result.map(|mut seen| {
-                        if let Some(project) = &config.compose_project {
-                            seen.blocked_elsewhere = elsewhere(project, &config.name);
-                        }
-                        seen
-                    });
-                    Done::Fact(Fact::Checked { generation, asked, result })
+                    let result = check.observe(Some(REGISTRY_PATIENCE)).await;
+                    let is_part = result.as_ref().is_ok_and(Observation::is_pending);
+                    let first = Fact::Checked { generation, asked, result };
+                    if !is_part {
+                        return Done::Fact(first);
+                    }
+                    let rest = async move {
+                        let result = check.observe(None).await;
+                        Done::Fact(Fact::Checked { generation, asked, result })
+                    };
+                    Done::Part(first, rest.boxed())
                 }
                 .boxed()
             }
@@ -356,13 +372,20 @@ impl Worker {
         let now = self.now();
         match command {
             Command::Ask(ask, reply) => {
-                let (answer, entries) = self.service.ask(ask, now);
-                self.settle(entries).await;
+                let mut draft = self.service.clone();
+                let (answer, entries) = draft.ask(ask, now);
+                let answer = self.commit(draft, entries).await.map(|()| answer);
                 self.publish();
                 // A client that has gone away does not need its answer.
                 let _ = reply.send(answer);
             }
             Command::Check(cycle, done) => {
+                if cycle.is_by_person() {
+                    let mut draft = self.service.clone();
+                    draft.asked_with_all();
+                    // Where it can't be written now, the record says why, and nothing could be done about it anyway.
+                    let _ = self.commit(draft, Vec::new()).await;
+                }
                 if self.service.check() {
                     self.cycle = Some(cycle);
                     self.waiting.push(done);
@@ -371,10 +394,7 @@ impl Worker {
                 }
             }
             Command::Look => self.service.look(now),
-            Command::Fact(fact) => {
-                let entries = self.service.apply(fact, now);
-                self.settle(entries).await;
-            }
+            Command::Fact(fact) => self.take_in(fact).await,
             Command::Retire(reply) => {
                 self.retires = true;
                 // Whoever does not wait for the answer learns of the end.
@@ -399,69 +419,114 @@ impl Worker {
                 let now = self.now();
                 self.service.look(now);
             }
+            Done::Part(fact, rest) => {
+                self.running.push(rest);
+                self.take_in(fact).await;
+            }
             Done::Fact(fact) => {
                 if let Fact::Looked { meddled: true, .. } = &fact {
                     self.look_when_free();
                 }
-                let checked = matches!(fact, Fact::Checked { .. });
-                if let Fact::Checked { result: Err(fault), .. } = &fact {
-                    let (CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault;
+                let checked = match &fact {
+                    Fact::Checked { result, .. } => Some(check_end(result)),
+                    _ => None,
+                };
+                if let Some(Err(CheckFault::Failed(text) | CheckFault::EngineAway(text))) = &checked {
                     tracing::debug!(service = self.service.config().name, "check failed: {text}");
                 }
-                let now = self.now();
-                let entries = self.service.apply(fact, now);
-                self.settle(entries).await;
-                if checked {
+                self.take_in(fact).await;
+                if let Some(end) = checked {
                     self.publish();
-                    self.waiting.clear();
+                    for waiting in self.waiting.drain(..) {
+                        // A cycle that has ended needs no answer.
+                        let _ = waiting.send(end.clone());
+                    }
                 }
             }
         }
     }
 
-    /// Makes the state durable, then says what is to be said.
-    async fn settle(&mut self, entries: Vec<AuditEntry>) {
-        self.save().await;
-        for entry in entries {
-            (self.world.record)(entry);
+    /// Decides on a fact; one that can't be decided on now waits for its turn.
+    async fn take_in(&mut self, fact: Fact) {
+        if self.held.is_empty() {
+            let now = self.now();
+            let mut draft = self.service.clone();
+            let entries = draft.apply(fact.clone(), now);
+            if self.commit(draft, entries).await.is_ok() {
+                return;
+            }
+        }
+        self.held.push_back(fact.held());
+        if self.held.len() > MAX_HELD
+            && let Some(oldest) = self.held.iter().position(|fact| !fact.ends_an_action())
+        {
+            self.held.remove(oldest);
         }
     }
 
-    /// Writes the state if it changed. Whether what is in memory is durable now.
-    async fn save(&mut self) -> bool {
-        let durable = self.service.durable();
-        if *durable == self.saved && self.unsaved_since.is_none() {
-            return true;
+    /// Writes what could not be written before, and decides on what had to wait for that.
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        if self.held.is_empty() && self.said_first.is_empty() {
+            return Ok(());
         }
-        if self.unsaved_since.is_some_and(|since| since.elapsed() < SAVE_RETRY) {
-            return false;
-        }
-        let name = self.service.config().name.clone();
-        let value = match serde_json::to_vec(durable) {
-            Ok(value) => value,
-            Err(error) => {
-                tracing::error!(service = name, %error, "the state can't be written down");
-                return false;
+        self.commit(self.service.clone(), Vec::new()).await?;
+        while let Some(fact) = self.held.front().cloned() {
+            if let Some((error, _)) = self.waits_to_write() {
+                return Err(error.clone());
             }
-        };
-        let durable = durable.clone();
-        if let Err(error) = self.world.store.put(&state_key(&name), value).await {
-            tracing::error!(service = name, %error, "nothing is deployed until the state can be written down");
-            self.unsaved_since = Some(Instant::now());
-            return false;
+            let now = self.now();
+            let mut draft = self.service.clone();
+            let entries = draft.apply(fact, now);
+            self.commit(draft, entries).await?;
+            self.held.pop_front();
         }
-        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
-        if step(&durable) != step(&self.saved) {
-            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
-            tracing::info!(service = name, step, "journaled");
+        Ok(())
+    }
+
+    /// Makes a decision durable, then makes it the service's state, then tells of it.
+    async fn commit(&mut self, mut draft: Service, mut entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+        entries.splice(..0, draft.take_unsaid());
+        let ended = draft.take_ended();
+        self.save(draft.durable()).await?;
+        self.service = draft;
+        for entry in std::mem::take(&mut self.said_first).into_iter().chain(entries) {
+            (self.world.record)(entry);
         }
-        if let Some((outcome, begun)) = outcome::ended(&self.saved, &durable) {
+        if let Some(Ended { outcome, begun }) = ended {
             let took = self.now().duration_since(begun);
             (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());
         }
-        self.unsaved_since = None;
-        self.saved = durable;
-        true
+        Ok(())
+    }
+
+    /// The last write failed, and it is not yet time for the next one.
+    fn waits_to_write(&self) -> Option<&(StoreError, Instant)> {
+        self.failed.as_ref().filter(|(_, retry)| Instant::now() < *retry)
+    }
+
+    /// Writes a state if it differs from what was written last. After a failure the next try waits a moment.
+    async fn save(&mut self, durable: &Durable) -> Result<(), StoreError> {
+        if *durable == self.saved {
+            return Ok(());
+        }
+        if let Some((error, _)) = self.waits_to_write() {
+            return Err(error.clone());
+        }
+        let name = &self.service.config().name;
+        let value = serde_json::to_vec(durable).expect("the state has only text keys and finite numbers");
+        if let Err(error) = self.world.store.put(&state_key(name), value).await {
+            tracing::error!(service = name, %error, "nothing is deployed or healed until the state can be written");
+            self.failed = Some((error.clone(), Instant::now() + SAVE_RETRY));
+            return Err(error);
+        }
+        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
+        if step(durable) != step(&self.saved) {
+            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
+            tracing::info!(service = name, step, "journaled");
+        }
+        self.failed = None;
+        self.saved = durable.clone();
+        Ok(())
     }
 
     /// The time now. A clock that was set since the last time moves everything that is waited for.
@@ -531,14 +596,19 @@ impl Worker {
     }
 
     fn wake_in(&mut self) -> Option<Duration> {
-        if self.unsaved_since.is_some() {
-            return Some(SAVE_RETRY);
+        if let Some((_, retry)) = self.waits_to_write() {
+            return Some(retry.saturating_duration_since(Instant::now()));
         }
         let (now, leased) = (self.now(), self.is_leased());
         let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
         let due = self.service.wake_at(now, leased).map(until);
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }
+}
+
+fn check_end(result: &Result<Observation, CheckFault>) -> CheckEnd {
+    let seen = result.as_ref().map_err(Clone::clone)?;
+    seen.registry_fault().map_or(Ok(()), |text| Err(CheckFault::Failed(text)))
 }
 
 async fn sleep_for(time: Option<Duration>) {

@@ -14,6 +14,7 @@ const STATUSES = {
 };
 const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
 const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back" };
+const STOPPED = "stopped by hand";
 const KEPT_EVENTS = 50;
 const FRAME_MS = 8;
 const SAMPLE_MS = 5000;
@@ -119,7 +120,7 @@ function containerItem() {
       says(image, c.image);
       says(state, c.state);
       says(detail, lasting(c.status));
-      marks(state, "title", `When last looked at: ${legible(c.status)}`);
+      marks(state, "title", legible(c.status));
       says(cpu, c.cpu_percent === undefined ? "CPU –" : `CPU ${c.cpu_percent.toFixed(1)} %`);
       says(memory, c.memory_usage_mb === undefined ? "Memory –"
         : `Memory ${mebibytes(c.memory_usage_mb)}${c.memory_limit_mb ? ` of ${mebibytes(c.memory_limit_mb)}` : ""}`);
@@ -301,14 +302,14 @@ function makeRow(name) {
       record = s;
       const status = statusOf(s.status);
       word.set(status.look, status.glyph, s.status.replaceAll("_", " "));
-      marks(word.node, "title", status.says);
+      marks(word.node, "title", s.status === "unhealthy" && s.unhealthy_reason === STOPPED ? "Stopped by hand" : status.says);
       marks(node, "class", `${status.needs ? "needs" : status.works ? "working" : ""}${s.deploy ? " deploying" : ""}`);
       deploy.set(s.deploy);
 
       const lines = [];
       if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: someone must act.`);
       else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} did not help so far.`);
-      else if (s.status === "unhealthy") lines.push(`${sick(s)}${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`);
+      else if (s.status === "unhealthy") lines.push(unwell(s));
       if (s.errored) lines.push(s.errored);
       if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
       else if (s.not_found) lines.push("The image is not on this machine. Waiting for another one:");
@@ -354,11 +355,10 @@ function makeRow(name) {
   };
 }
 
-// Which of its containers are unhealthy.
-function sick(s) {
-  const named = (s.containers ?? []).filter((c) => lasting(c.status) === "unhealthy").map((c) => c.name);
-  if (named.length === 0) return "Its health check fails.";
-  return `${named.join(", ")} ${named.length === 1 ? "is" : "are"} unhealthy.`;
+// Why it is unhealthy, and that nothing is done about it where that is a choice of the configuration.
+function unwell(s) {
+  if (s.unhealthy_reason === STOPPED) return "Stopped by hand.";
+  return `${s.unhealthy_reason ?? "Its containers are not well"}.${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`;
 }
 
 // What the last failed deployment of a service gave as its reason.
@@ -578,7 +578,8 @@ function takeEvent(entry, live) {
   // An entry comes by the stream and out of the file; a reconnect may bring it again.
   const key = [entry.timestamp, entry.service, entry.event, entry.container ?? "", entry.message].join("\u0000");
   if (events.some((e) => e.key === key)) return;
-  const at = Date.parse(entry.timestamp) || 0;
+  // One that is dated in the future counts as of now, or it would keep all later ones out.
+  const at = Math.min(Date.parse(entry.timestamp) || 0, Date.now());
   const place = events.findIndex((e) => e.at <= at);
   if (place === -1 && events.length >= KEPT_EVENTS) return;
   events.splice(place === -1 ? events.length : place, 0, { ...entry, key, at, live });
@@ -614,11 +615,13 @@ async function readHealth() {
   }
   const lines = [...(health.config_warnings ?? [])];
   const down = health.status !== "ok";
+  if (health.state) lines.unshift(health.state);
   if (down) lines.unshift(health.error ?? "no reason given");
   shows(byId("notice"), lines.length > 0);
-  marks(byId("notice"), "class", down ? "notice bad" : "notice");
+  marks(byId("notice"), "class", down || health.state ? "notice bad" : "notice");
   says(byId("notice-title"), down
     ? "The container engine does not answer; nothing is deployed or healed meanwhile."
+    : health.state ? "The agent can't write its state; nothing is deployed or healed meanwhile."
     : `${count(lines.length, "part")} of the configuration ${lines.length === 1 ? "is" : "are"} not used as written:`);
   reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "said" }, legible(line)) }));
 }

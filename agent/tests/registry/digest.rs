@@ -144,3 +144,27 @@ async fn a_push_between_two_requests_is_not_taken_for_a_false_header() {
     assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
     assert_eq!(world.digest().await, Ok(other_digest()), "a tag that is moved back is seen");
 }
+
+#[tokio::test]
+async fn a_registry_tells_whether_it_has_a_digest_whatever_its_tags_name() {
+    let ours = other_digest();
+    for (head, get, want) in [
+        (status(200), None, true),
+        (status(404), Some(errors(404, "MANIFEST_UNKNOWN", "")), false),
+        (status(404), Some(errors(404, "NAME_UNKNOWN", "")), false),
+        // It dislikes HEAD, but has it.
+        (status(405), Some(manifest()), true),
+        (status(404), Some(manifest()), true),
+    ] {
+        let world = World::new().await;
+        world.on_digest("HEAD", &ours, head).await;
+        if let Some(get) = get {
+            world.on_digest("GET", &ours, get).await;
+        }
+        assert_eq!(world.has(&ours).await, Ok(want));
+    }
+    // What could not be asked is neither.
+    let world = World::new().await;
+    world.on_digest("HEAD", &ours, status(500)).await;
+    assert!(world.has(&ours).await.is_err());
+}

@@ -166,6 +166,40 @@ async fn a_hung_registry_delays_no_other() {
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
+/// Asks a registry that answers with `answer` to each request on its connections, which it keeps open.
+async fn fault_of_a_hanging_registry(scheme: &str, answers: &[&str]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let client = client_of(&format!("{scheme}://{address}"), nobody());
+    let image = reference(&address, "web:1");
+    let serve = async {
+        let (mut stream, _) = listener.accept().await.expect("accepted");
+        for answer in answers {
+            let _ = stream.read(&mut [0; 4096]).await.expect("a request");
+            stream.write_all(answer.as_bytes()).await.expect("sent");
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        never = serve => never,
+        answer = client.digest(&image, Urgency::Routine) => {
+            answer.expect_err("it hangs").to_string().replace(&address, "HOST")
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_hangs_is_given_up_at_every_stage() {
+    let fault = fault_of_a_hanging_registry("https", &[]).await;
+    assert_eq!(fault, "registry HOST: no connection in time");
+    let fault = fault_of_a_hanging_registry("http", &["HTTP/1.1 200 OK\r\n"]).await;
+    assert_eq!(fault, "registry HOST: no answer in time");
+    let no_head = "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n";
+    let half = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{";
+    let fault = fault_of_a_hanging_registry("http", &[no_head, half]).await;
+    assert_eq!(fault, "image HOST/web:1: no answer in time");
+}
+
 #[tokio::test]
 async fn no_more_requests_than_configured_are_under_way_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -2,5 +2,6 @@
 
 mod digest;
 mod failures;
+mod flood;
 mod logins;
 mod world;

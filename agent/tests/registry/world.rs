@@ -78,6 +78,17 @@ impl World {
         self
     }
 
+    pub(crate) async fn on_digest(&self, verb: &str, digest: &Digest, answer: impl Respond + 'static) {
+        let manifest = Mock::given(method(verb)).and(path(format!("/v2/web/manifests/{digest}")));
+        manifest.respond_with(answer).mount(&self.server).await;
+    }
+
+    /// Whether the registry has this digest.
+    pub(crate) async fn has(&self, digest: &Digest) -> Result<bool, String> {
+        let answer = self.client.has(&self.web().repository, digest).await;
+        answer.map_err(|error| error.to_string())
+    }
+
     pub(crate) fn web(&self) -> Reference {
         reference(&self.server.uri(), "web:1")
     }

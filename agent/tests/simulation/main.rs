@@ -1,6 +1,7 @@
 //! Lives of the agent in a world in memory, killed before and after every call to engine, registry, compose and
 //! store. The safety properties are checked at the end of every life.
 
+mod disk;
 mod tasks;
 mod world;
 
@@ -58,6 +59,16 @@ fn new_world() -> FakeWorld {
 
 /// One incarnation of the agent: polls every 10 s until `until`, or until the world kills it. Whether it lived.
 async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration, script: Script) -> bool {
+    live_together(fake, std::slice::from_ref(config), for_time, script).await
+}
+
+/// The same for several services at once.
+async fn live_together(
+    fake: &FakeWorld,
+    configs: &[Arc<ServiceConfig>],
+    for_time: Duration,
+    script: Script,
+) -> bool {
     let recorder = fake.clone();
     let world = World {
         engine: Arc::new(fake.clone()),
@@ -70,18 +81,25 @@ async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration,
         projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
     };
-    let durable = fake.durable(&state_key(&config.name)).await;
-    for entry in unsaid(&durable.said, &fake.entries()) {
-        fake.record(entry);
+    let mut services = Vec::new();
+    for config in configs {
+        let durable = fake.durable(&state_key(&config.name)).await;
+        for entry in unsaid(&durable.said, &fake.entries()) {
+            fake.record(entry);
+        }
+        let (mut worker, handle) =
+            Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()), Occasion::Start);
+        let world = world.clone();
+        services.push(async move {
+            let never = CancellationToken::new();
+            tokio::select! {
+                () = worker.run(never.clone()) => unreachable!("the worker runs until it is stopped"),
+                () = polls(&handle, &world, script) => unreachable!("polling never ends"),
+            }
+        });
     }
-    let (mut worker, handle) =
-        Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()), Occasion::Start);
-    let stop = CancellationToken::new();
-    let run = worker.run(stop.clone());
-    let polls = polls(&handle, &world, script);
     tokio::select! {
-        () = run => unreachable!("the worker runs until it is stopped"),
-        () = polls => unreachable!("polling never ends"),
+        _ = futures_util::future::join_all(services) => unreachable!("none of them ends"),
         () = fake.crash.notified() => false,
         () = tokio::time::sleep(for_time) => true,
     }

@@ -5,10 +5,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use async_trait::async_trait;
-use evenkeel_agent::fleet::Fleet;
+use evenkeel_agent::fleet::{Dependencies, Fleet};
 use evenkeel_agent::service::Durable;
+use evenkeel_agent::tasks::daemon_health::EngineHealth;
 use evenkeel_agent::tasks::poller::PollState;
 use evenkeel_agent::tasks::push::{Published, PushPoller, Pushes};
+use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::systemd::{ServiceManager, give_signs};
 use tokio::sync::{mpsc, watch};
@@ -41,7 +43,7 @@ impl Store for Disk {
     }
 }
 
-fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
+pub(crate) fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
     World {
         engine: Arc::new(fake.clone()),
         registry: Arc::new(fake.clone()),
@@ -70,7 +72,10 @@ fn fleet(handles: &[Handle]) -> Arc<Fleet> {
     let (polls, _) = mpsc::unbounded_channel();
     let (_, poll_state) = watch::channel(PollState::default());
     let (_, workers) = watch::channel(handles.into());
-    Arc::new(Fleet::new(workers, polls, poll_state, "2026-01-01T00:00:00Z".parse().expect("a time")))
+    let (_, engine) = watch::channel(EngineHealth::default());
+    let (_, state) = watch::channel(None);
+    let dependencies = Dependencies { engine, state };
+    Arc::new(Fleet::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
 }
 
 /// The service manager's end of the socket.

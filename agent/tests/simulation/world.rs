@@ -71,6 +71,9 @@ struct Inner {
     prune_always: bool,
     violations: Vec<String>,
     pub_ups: usize,
+    restarts: usize,
+    /// Whether the next write of the state fails.
+    refuses_write: Option<Box<dyn FnMut() -> bool + Send>>,
     entries: Vec<AuditEntry>,
 }
 
@@ -147,6 +150,20 @@ impl FakeWorld {
 
     pub(crate) fn ups(&self) -> usize {
         self.lock().pub_ups
+    }
+
+    pub(crate) fn restarts(&self) -> usize {
+        self.lock().restarts
+    }
+
+    /// Asks before each write of the state whether it fails.
+    pub(crate) fn refuse_writes(&self, refuses: impl FnMut() -> bool + Send + 'static) {
+        self.lock().refuses_write = Some(Box::new(refuses));
+    }
+
+    /// What a tag names on this machine.
+    pub(crate) fn named(&self, reference: &Reference) -> Option<ImageId> {
+        self.lock().by_name(&reference.tagged()).map(|(id, _)| id)
     }
 
     pub(crate) fn set_engine_down(&self, down: bool) {
@@ -305,6 +322,7 @@ impl Inner {
         let mut view = Container {
             id: container.id.clone(),
             name: format!("p-{}-1", container.service),
+            manager: None,
             compose_service: container.service.clone(),
             compose_files: Vec::new(),
             config_image: reference.tagged(),
@@ -323,6 +341,7 @@ impl Inner {
             oom_killed: false,
             error: String::new(),
             restarts_itself: false,
+            restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),
         };
@@ -375,6 +394,7 @@ impl Engine for FakeWorld {
                 id,
                 repo_digests: image.digests.into_iter().collect(),
                 size: 1,
+                whole: true,
             }))
         })
         .await
@@ -451,6 +471,7 @@ impl Engine for FakeWorld {
 
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         self.call(|inner, now| {
+            inner.restarts += 1;
             for found in inner.containers.iter_mut().filter(|c| c.id == container) {
                 found.started = Some(now);
             }
@@ -483,6 +504,11 @@ impl Registry for FakeWorld {
     async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         self.digest(reference, Urgency::Asked).await
     }
+
+    async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+        self.point().await;
+        Ok(self.lock().registry.values().any(|known| known == digest))
+    }
 }
 
 #[async_trait]
@@ -498,7 +524,11 @@ impl Compose for FakeWorld {
     }
 
     async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
-        Ok(Model::default())
+        let services = self.lock().services.clone();
+        let element = |reference: &Reference| serde_json::json!({ "image": reference.tagged() });
+        let services: serde_json::Map<String, serde_json::Value> =
+            services.iter().map(|(name, reference)| (name.clone(), element(reference))).collect();
+        Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
     async fn up(&self, _: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
@@ -513,7 +543,11 @@ impl Compose for FakeWorld {
             inner.services.clone()
         };
         let blocked = self.blocked_now().await;
+        let named = recreate.services();
         for (service, reference) in services {
+            if !named.is_empty() && !named.contains(&service) {
+                continue;
+            }
             let result = {
                 let now = self.clock.now();
                 let mut inner = self.lock();
@@ -561,6 +595,11 @@ impl FakeWorld {
 impl Store for FakeWorld {
     async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         self.point().await;
+        let refused = self.lock().refuses_write.as_mut().is_some_and(|refuses| refuses());
+        if refused {
+            let cause = "No space left on device (os error 28)".to_owned();
+            return Err(StoreError { doing: "write", path: "state.redb".into(), cause });
+        }
         self.store.put_all(changes).await?;
         self.point().await;
         Ok(())

@@ -1,6 +1,5 @@
 //! `api.address`: texts `host:port` to listen on (DECISIONS 2).
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Findings, KeyPath, quote};
@@ -30,7 +29,32 @@ impl Address {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    /// Whether a listener of the one would take the place of the other: `localhost` is both loopbacks, and all
+    /// interfaces are every address. Only the two wildcards can stand side by side.
+    fn overlaps(self, other: Self) -> bool {
+        let is_wildcard = |host: Host| match host {
+            Host::All => true,
+            Host::Localhost => false,
+            Host::Ip(ip) => ip.is_unspecified(),
+        };
+        let means = |host: Host| match host {
+            Host::All => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+            Host::Localhost => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+            Host::Ip(ip) => vec![ip.to_canonical()],
+        };
+        let (ours, theirs) = (means(self.host), means(other.host));
+        let covers = |wildcard: &[IpAddr], ips: &[IpAddr]| {
+            wildcard.iter().any(|all| ips.iter().any(|ip| all.is_ipv6() || ip.is_ipv4()))
+        };
+        self.port == other.port
+            && match (is_wildcard(self.host), is_wildcard(other.host)) {
+                (true, false) => covers(&ours, &theirs),
+                (false, true) => covers(&theirs, &ours),
+                _ => ours.iter().any(|ip| theirs.contains(ip)),
+            }
+    }
+
+    fn of(text: &str) -> Result<Self, &'static str> {
         let (host, port) = text.rsplit_once(':').ok_or("has no port")?;
         let host = if host.is_empty() {
             Host::All
@@ -48,6 +72,11 @@ impl Address {
     }
 }
 
+/// What an entry means, or why it is none.
+pub fn parse(text: &str) -> Result<Address, &'static str> {
+    Address::of(text)
+}
+
 /// A port from 1 to 65535, in digits alone.
 pub fn port(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -55,17 +84,20 @@ pub fn port(text: &str) -> Option<u16> {
     port.filter(|port| *port > 0)
 }
 
-/// The entries of the array at `at` that are addresses, with their places; faults for the others and for repeats.
+/// The entries of the array at `at` that are addresses, with their places; faults for the others. Of two that mean the
+/// same, in whatever spelling, the first stays, and the other gives a warning and is left out (DECISIONS 6).
 pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) -> Vec<(usize, Address)> {
-    let mut taken = HashSet::new();
-    let mut good = Vec::new();
+    let mut good: Vec<(usize, Address)> = Vec::new();
     for (n, text) in texts.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?))) {
-        match Address::parse(text) {
+        match Address::of(text) {
             Err(why) => findings.fault(&at.index(n), format!("{} {why}; allowed: host:port, where host is an IP address (v6 in brackets), localhost, or empty for all interfaces, and port is 1 to 65535", quote(text))),
-            Ok(address) if !taken.insert(address) => {
-                findings.fault(&at.index(n), format!("{} stands there more than once; allowed: each address once", quote(text)));
-            }
-            Ok(address) => good.push((n, address)),
+            Ok(address) => match good.iter().find(|(_, other)| address.overlaps(*other)) {
+                Some((first, _)) => {
+                    let other = quote(texts[*first].as_deref().unwrap_or_default());
+                    findings.warn(&at.index(n), format!("{} is left out, since {other} listens there already; allowed: each address once", quote(text)));
+                }
+                None => good.push((n, address)),
+            },
         }
     }
     good

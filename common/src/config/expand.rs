@@ -48,6 +48,25 @@ pub fn expand(text: &str, env: Env<'_>) -> Result<String, ExpandError> {
     Ok(out)
 }
 
+/// The variables that `text` names, whether they are set or not. What stands in one of them is a secret as a rule.
+pub fn names(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            rest = after;
+            continue;
+        }
+        let (name, after) = split_name(rest.strip_prefix('{').unwrap_or(rest));
+        if !name.is_empty() {
+            found.push(name.to_owned());
+            rest = after;
+        }
+    }
+    found
+}
+
 /// The variable name that `text` begins with, and what follows it.
 fn split_name(text: &str) -> (&str, &str) {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -104,6 +123,19 @@ mod tests {
         assert_eq!(expand("x$NONE", &env), Err(ExpandError::Unset("NONE".into())));
         assert_eq!(expand("$AB", &env), Err(ExpandError::Unset("AB".into())));
         assert_eq!(expand("Bearer ${EMPTY}", &env), Err(ExpandError::Empty("EMPTY".into())));
+    }
+
+    #[test]
+    fn all_names_are_found_also_those_after_a_fault() {
+        for (text, expected) in [
+            ("", &[] as &[&str]),
+            ("$$A 100$ a$1", &[]),
+            ("x$NONE/$A", &["NONE", "A"]),
+            ("${A}${B_2", &["A", "B_2"]),
+            ("${A:-secret}$$$C", &["A", "C"]),
+        ] {
+            assert_eq!(names(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -70,9 +70,10 @@ impl ConfigSource {
         Self { path, env: Arc::new(env) }
     }
 
-    /// The file at `path`, with the variables of this process.
+    /// The file at `path`, with the variables of this process; one that is not set may be a credential of the service
+    /// manager.
     pub fn of_process(path: PathBuf) -> Self {
-        Self::new(path, |name| std::env::var(name).ok())
+        Self::new(path, |name| std::env::var(name).ok().or_else(|| credential(name)))
     }
 
     /// The file's path.
@@ -84,6 +85,14 @@ impl ConfigSource {
     pub fn load<C: Configuration>(&self) -> Result<C, ConfigFaults> {
         C::load(&self.path, &*self.env)
     }
+}
+
+/// The content of the file `name` in `$CREDENTIALS_DIRECTORY` (systemd's `LoadCredential=`), without the line break at its
+/// end. Names of variables have no slash, so none leads out of the folder.
+fn credential(name: &str) -> Option<String> {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|folder| !folder.is_empty())?;
+    let text = source::read(&Path::new(&folder).join(name)).ok()?;
+    Some(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
 impl fmt::Debug for ConfigSource {

@@ -115,7 +115,8 @@ fn check_members(
     for (name, value) in members {
         let at = at.key(&name);
         let Some(member) = known.get(&name).or_else(|| schema.get("additionalProperties")) else {
-            let hint = did_you_mean(&name, known.keys().map(String::as_str));
+            let near = did_you_mean(&name, known.keys().map(String::as_str));
+            let hint = if near.is_empty() { format!("; allowed: {}", keys_of(known)) } else { near };
             findings.warn(&at, format!("is not a known key and is ignored{hint}"));
             continue;
         };
@@ -131,6 +132,10 @@ fn check_members(
         }
     }
     Value::Object(kept)
+}
+
+fn keys_of(known: &Map<String, Value>) -> String {
+    known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// What is wrong with a value that is not taken apart any further.
@@ -357,7 +362,7 @@ mod tests {
     fn all_faults_come_at_once_and_the_rest_keeps_its_place() {
         let tree = json!({
             "count": 5, "on": true, "share": null, "texts": ["a", 1, "c"],
-            "parts": [{"name": "x", "size": 0}, 7, {"name": "y", "size": 3}], "coulor": "red",
+            "parts": [{"name": "x", "size": 0}, 7, {"name": "y", "size": 3, "zzzzzz": 1}], "coulor": "red",
         });
         let (rest, faults, warnings) = checked(tree);
         let places: Vec<_> = faults.iter().filter_map(|text| text.split(':').next()).collect();
@@ -369,7 +374,13 @@ mod tests {
                 "parts": [{"name": "x"}, null, {"name": "y", "size": 3}],
             })
         );
-        assert_eq!(warnings, ["coulor: is not a known key and is ignored; did you mean \"colour\"?"]);
+        assert_eq!(
+            warnings,
+            [
+                "coulor: is not a known key and is ignored; did you mean \"colour\"?",
+                "parts[2].zzzzzz: is not a known key and is ignored; allowed: name, size",
+            ]
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{Response, error};
 
-/// The Host rule and the Origin rule.
+/// The Host rule, the Origin rule, and that no other site may ask for anything but a page.
 #[derive(Debug, Clone)]
 pub struct Guard {
     /// Lower-case, without trailing dot.
@@ -16,12 +16,14 @@ pub struct Guard {
     open: Vec<String>,
     /// Whether all paths are such.
     any_host: bool,
+    /// Paths of pages, to which another site may lead a person.
+    pages: Vec<String>,
 }
 
 impl Guard {
     /// Admits IP literals, `localhost`, the machine's own name, and `allowed_hosts`. The Host rule does not apply to
-    /// `/health`, `/metrics` and the paths in `open`.
-    pub fn new(allowed_hosts: &[String], open: &[&str]) -> Self {
+    /// `/health` and `/metrics`.
+    pub fn new(allowed_hosts: &[String]) -> Self {
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut names = vec!["localhost".to_owned()];
         names.extend(machine.split('.').next().map(name_of));
@@ -31,14 +33,28 @@ impl Guard {
             _ => name_of(host),
         }));
         names.retain(|name| !name.is_empty());
-        let open = ["/health", "/metrics"].iter().chain(open).map(|path| (*path).to_owned()).collect();
-        Self { names, open, any_host: false }
+        let open = ["/health", "/metrics"].map(str::to_owned).into();
+        Self { names, open, any_host: false, pages: Vec::new() }
     }
 
     /// For a program with a login: a page of another site has no token, so it may be asked for by any name. Only the
     /// Origin rule is kept.
     pub fn any_host() -> Self {
-        Self { names: Vec::new(), open: Vec::new(), any_host: true }
+        Self { names: Vec::new(), open: Vec::new(), any_host: true, pages: Vec::new() }
+    }
+
+    /// Any host may be asked for these paths, too.
+    #[must_use]
+    pub fn open(mut self, paths: &[&str]) -> Self {
+        self.open.extend(paths.iter().map(|path| (*path).to_owned()));
+        self
+    }
+
+    /// These paths are pages: a link on another site may lead to them.
+    #[must_use]
+    pub fn pages(mut self, paths: &[&str]) -> Self {
+        self.pages.extend(paths.iter().map(|path| (*path).to_owned()));
+        self
     }
 
     /// Refuses a request that breaks a rule.
@@ -58,10 +74,25 @@ impl Guard {
         if !self.any_host && !self.open.iter().any(|open| open == path) {
             self.check_host(version, host)?;
         }
-        if *method != Method::GET && *method != Method::HEAD && *method != Method::OPTIONS {
-            check_origin(host, headers)?;
+        if *method == Method::GET || *method == Method::HEAD || *method == Method::OPTIONS {
+            self.check_site(path, headers)
+        } else {
+            check_origin(host, headers)
         }
-        Ok(())
+    }
+
+    /// Another site's page cannot read an answer, but it can cause the work for it and hold its streams open.
+    fn check_site(&self, path: &str, headers: &HeaderMap) -> Result<(), Response> {
+        let leads_here = headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
+            && headers.get("sec-fetch-dest").is_none_or(|target| target == "document");
+        if path == "/health"
+            || !is_of_other_site(headers)
+            || leads_here && self.pages.iter().any(|page| page == path)
+        {
+            return Ok(());
+        }
+        let text = "pages of other sites may not ask for this (Sec-Fetch-Site)";
+        Err(error(StatusCode::FORBIDDEN, text))
     }
 
     fn check_host(&self, version: Version, host: Option<&str>) -> Result<(), Response> {
@@ -93,10 +124,8 @@ fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response>
     let refuse = |what: &str| {
         Err(error(StatusCode::FORBIDDEN, format!("requests that change something are refused {what}")))
     };
-    for site in headers.get_all("sec-fetch-site") {
-        if matches!(site.as_bytes(), b"cross-site" | b"same-site") {
-            return refuse("from pages of other sites (Sec-Fetch-Site)");
-        }
+    if is_of_other_site(headers) {
+        return refuse("from pages of other sites (Sec-Fetch-Site)");
     }
     for origin in headers.get_all(ORIGIN) {
         if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host)) {
@@ -104,6 +133,12 @@ fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response>
         }
     }
     Ok(())
+}
+
+/// Whether a browser says that another site's page makes the request.
+fn is_of_other_site(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
 }
 
 /// Whether an `Origin` is the one of a page that this host served. The scheme only supplies the default port: TLS
@@ -172,7 +207,7 @@ mod tests {
 
     fn verdict(method: &Method, path: &str, pairs: &[(&'static str, &str)]) -> u16 {
         let guard =
-            Guard::new(&["Agent.Example.com".into(), "tunnel.test:8443".into()], &["/registry/events"]);
+            Guard::new(&["Agent.Example.com".into(), "tunnel.test:8443".into()]).open(&["/registry/events"]);
         let checked = guard.check(method, path, Version::HTTP_11, &headers(pairs));
         checked.map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
     }
@@ -222,7 +257,7 @@ mod tests {
         }
         assert_eq!(verdict(&Method::GET, "/status", &[]), 403);
         assert_eq!(verdict(&Method::GET, "/status", &[("host", "localhost"), ("host", "localhost")]), 400);
-        let guard = Guard::new(&[], &[]);
+        let guard = Guard::new(&[]);
         assert!(guard.check(&Method::GET, "/status", Version::HTTP_10, &HeaderMap::new()).is_ok());
     }
 
@@ -263,8 +298,11 @@ mod tests {
                     assert_eq!(verdict(&method, path, &pairs), *expected, "{method} {path} {pairs:?}");
                 }
             }
+            let of_other_site = more.iter().any(|(_, value)| matches!(*value, "cross-site" | "same-site"));
             for method in [Method::GET, Method::HEAD] {
-                assert_eq!(verdict(&method, "/status", &pairs), 200, "{method} {pairs:?}");
+                let expected = if of_other_site { 403 } else { 200 };
+                assert_eq!(verdict(&method, "/status", &pairs), expected, "{method} {pairs:?}");
+                assert_eq!(verdict(&method, "/health", &pairs), 200, "{method} {pairs:?}");
             }
         }
         assert_eq!(verdict(&Method::POST, "/registry/events", &[("host", "registry.test")]), 200);
@@ -280,8 +318,37 @@ mod tests {
     }
 
     #[test]
+    fn another_site_may_lead_a_person_to_a_page_and_ask_for_nothing_else() {
+        let guard = Guard::new(&[]).pages(&["/ui"]);
+        let verdict = |path: &str, pairs: &[(&'static str, &str)]| {
+            let mut all = vec![("host", "localhost")];
+            all.extend_from_slice(pairs);
+            let checked = guard.check(&Method::GET, path, Version::HTTP_11, &headers(&all));
+            checked.map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
+        };
+        for site in ["cross-site", "same-site"] {
+            let link =
+                [("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+            assert_eq!(verdict("/ui", &link), 200);
+            for path in ["/ui/stream", "/ui/events", "/audit", "/status", "/metrics"] {
+                assert_eq!(verdict(path, &link), 403, "{path}");
+            }
+            let frame =
+                [("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
+            let picture =
+                [("sec-fetch-site", site), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+            for headers in [&frame[..], &picture, &[("sec-fetch-site", site)]] {
+                assert_eq!(verdict("/ui", headers), 403, "{headers:?}");
+            }
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(verdict("/ui/stream", &[("sec-fetch-site", site)]), 200);
+        }
+    }
+
+    #[test]
     fn the_refusal_names_the_key_to_set() {
-        let guard = Guard::new(&[], &[]);
+        let guard = Guard::new(&[]);
         let headers = headers(&[("host", "agent.test")]);
         let refusal = guard.check(&Method::GET, "/", Version::HTTP_11, &headers).unwrap_err();
         assert_eq!(refusal.headers()["content-type"], "application/json");

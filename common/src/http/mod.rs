@@ -11,7 +11,7 @@
 //! let limits = Limits::default();
 //! let routes = Routes::new(state)
 //!     .route(Method::GET, "/status/{name}", status_of)
-//!     .into_filter(Guard::new(&[], &["/registry/events"]), limits);
+//!     .into_filter(Guard::new(&[]).open(&["/registry/events"]), limits);
 //! let listeners = http::bind(&["127.0.0.1:9090".to_owned()])?;
 //! http::serve(listeners, routes, limits, stop).await;
 //! # Ok(())
@@ -22,7 +22,10 @@
 #![allow(clippy::result_large_err)]
 
 mod bind;
+mod bodies;
+mod crowd;
 mod guard;
+mod line;
 mod reply;
 mod routes;
 mod seats;
@@ -34,9 +37,10 @@ pub use http::{HeaderMap, Method, StatusCode};
 pub use warp::reply::Response;
 
 pub use bind::{BindError, bind};
+pub use bodies::{Admitted, Bodies};
 pub use guard::Guard;
 pub use reply::{error, json};
-pub use routes::{Permit, Request, Routes};
+pub use routes::{Request, Routes};
 pub use seats::{Seat, Seats, too_many};
 pub use server::{Arrival, serve};
 
@@ -53,10 +57,16 @@ pub struct Limits {
     pub body_time: Duration,
     /// Time that a connection may stay open between two requests.
     pub idle: Duration,
-    /// Connections in all; one more gets 503 and is closed.
+    /// Time for an answer that has an end, from its first byte to the last one that hyper takes.
+    pub answer_time: Duration,
+    /// Time in which a write must make progress, in a stream too.
+    pub write_time: Duration,
+    /// Connections in all. For one more, the one that has kept us waiting longest is cut; where none waits it gets 503.
     pub connections: usize,
-    /// Connections of one peer address.
+    /// Connections of one peer address, by the same rule.
     pub connections_per_peer: usize,
+    /// What answers may hold together that their clients have not taken; beyond it the oldest such client is cut.
+    pub unsent_bytes: usize,
     /// Time for requests under way to end when the server stops.
     pub drain: Duration,
 }
@@ -72,10 +82,15 @@ impl Default for Limits {
             // Streams hold one each, and the usual limit on open files is 1,024.
             connections: 768,
             connections_per_peer: 640,
+            unsent_bytes: 32 * 1024 * 1024,
+            answer_time: Duration::from_mins(2),
+            write_time: Duration::from_secs(30),
             drain: Duration::from_secs(2),
         }
     }
 }
 
+#[cfg(test)]
+mod limit_tests;
 #[cfg(test)]
 mod tests;

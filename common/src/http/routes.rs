@@ -9,23 +9,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_util::{FutureExt, Stream, StreamExt};
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use warp::Filter;
 use warp::filters::BoxedFilter;
 use warp::path::FullPath;
 
+use super::bodies::Growing;
+use super::line::{Line, Phase};
 use super::reply::harden;
-use super::{Arrival, Guard, Limits, Response, error};
+use super::{Admitted, Arrival, Bodies, Guard, Limits, Response, error};
 use crate::supervisor::panic_text;
 
-/// How long the rest of a body that is too large is read and forgotten, so that a client that sends first and reads
-/// then gets its answer.
-const FORGETTING: Duration = Duration::from_secs(2);
+/// A body that nobody wants is read and forgotten for so long and up to so many bytes, so that its connection can go on;
+/// else the connection ends with the answer.
+const FORGETTING: Duration = Duration::from_millis(500);
+const FORGOTTEN: usize = 64 * 1024;
 
 /// What a handler gets.
 #[derive(Debug, Clone)]
@@ -38,7 +41,7 @@ pub struct Request {
     pub query: HashMap<String, String>,
     /// As sent.
     pub headers: HeaderMap,
-    /// As sent, whole.
+    /// As sent, whole; empty where the endpoint reads none.
     pub body: Bytes,
     /// Who asks, and how.
     pub arrival: Arrival,
@@ -53,16 +56,14 @@ impl Request {
 
 type Handler<S> = Box<dyn Fn(S, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
-/// Leave to be read and handled; given back when the answer is there.
-pub type Permit = Box<dyn Send>;
-
 /// Looks at a request before its body is read.
-type Admit<S> = fn(&S, &HeaderMap) -> Result<Permit, Response>;
+type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
 
 struct Route<S> {
     method: Method,
     pattern: Vec<Segment>,
-    admit: Admit<S>,
+    /// Who may send a body, and how much; without it none is read.
+    body: Option<(Admit<S>, Bodies)>,
     handler: Handler<S>,
 }
 
@@ -83,8 +84,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { state, routes: Vec::new() }
     }
 
-    /// Adds an endpoint. In `path`, `{name}` stands for one segment. What `GET` serves, `HEAD` serves too. Of two
-    /// endpoints that fit a path the earlier one is taken.
+    /// Adds an endpoint that reads no body: one that comes all the same is never kept. In `path`, `{name}` stands for
+    /// one segment. What `GET` serves, `HEAD` serves too. Of two endpoints that fit a path the earlier one is taken.
     #[must_use]
     pub fn route<F>(
         self,
@@ -95,17 +96,31 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        self.route_admitting(method, path, |_, _| Ok(Box::new(())), handler)
+        self.add(method, path, None, handler)
     }
 
-    /// The same for an endpoint with a login: `admit` refuses by the head alone, and the body of a stranger is not
-    /// kept. What it gives lasts as long as the request.
+    /// Adds an endpoint that reads a body. `admit` judges by the head alone, and what it refuses is not read; what it
+    /// gives lasts as long as the request. `bodies` is what may be kept.
     #[must_use]
-    pub fn route_admitting<F>(
+    pub fn route_with_body<F>(
+        self,
+        method: Method,
+        path: &'static str,
+        bodies: &Bodies,
+        admit: fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>,
+        handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        self.add(method, path, Some((admit, bodies.clone())), handler)
+    }
+
+    fn add<F>(
         mut self,
         method: Method,
         path: &'static str,
-        admit: fn(&S, &HeaderMap) -> Result<Permit, Response>,
+        body: Option<(Admit<S>, Bodies)>,
         handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -119,7 +134,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         });
         let pattern = pattern.collect();
         let handler: Handler<S> = Box::new(move |state, request| Box::pin(handler(state, request)));
-        self.routes.push(Route { method, pattern, admit, handler });
+        self.routes.push(Route { method, pattern, body, handler });
         self
     }
 
@@ -131,12 +146,14 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
             .and(warp::query::raw().or(warp::any().map(String::new)).unify())
             .and(warp::header::headers_cloned())
             .and(warp::ext::optional::<Arrival>())
+            .and(warp::ext::optional::<Arc<Line>>())
             .and(warp::body::stream())
-            .then(move |method, path: FullPath, query: String, headers, arrival: Option<Arrival>, body| {
+            .then(move |method, path: FullPath, query: String, headers, arrival, line, body| {
                 let table = table.clone();
+                let arrival: Option<Arrival> = arrival;
                 async move {
-                    let arrival = arrival.unwrap_or_default();
-                    table.answer(method, path.as_str(), &query, headers, arrival, body).await
+                    let head = Head { method, headers, arrival: arrival.unwrap_or_default(), line };
+                    table.answer(head, path.as_str(), &query, body).await
                 }
             })
             .map(harden)
@@ -151,34 +168,64 @@ struct Table<S> {
     limits: Limits,
 }
 
+/// A request without its target and its body.
+struct Head {
+    method: Method,
+    headers: HeaderMap,
+    arrival: Arrival,
+    line: Option<Arc<Line>>,
+}
+
 impl<S: Clone + Send + Sync + 'static> Table<S> {
     async fn answer(
         &self,
-        method: Method,
+        head: Head,
         path: &str,
         query: &str,
-        headers: HeaderMap,
-        arrival: Arrival,
         body: impl Stream<Item = Result<impl Buf, warp::Error>> + Send,
     ) -> Response {
-        if let Err(refusal) = self.guard.check(&method, path, arrival.version, &headers) {
-            return refusal;
-        }
-        let (route, params) = match self.find(&method, path) {
-            Ok(found) => found,
-            Err(refusal) => return refusal,
+        let mut body = std::pin::pin!(body);
+        let framing = Framing::of(&head.headers);
+        let (answer, is_read) = match self.handle(head, path, query, &framing, body.as_mut()).await {
+            Ok(answer) => answer,
+            Err(refusal) => (refusal, false),
         };
+        if is_read || !framing.has_body || forget(&framing, body).await { answer } else { closing(answer) }
+    }
+
+    /// The answer, and whether the body was read to its end.
+    async fn handle(
+        &self,
+        head: Head,
+        path: &str,
+        query: &str,
+        framing: &Framing,
+        body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
+    ) -> Result<(Response, bool), Response> {
+        let Head { method, headers, arrival, line } = head;
+        self.guard.check(&method, path, arrival.version, &headers)?;
+        let (route, params) = self.find(&method, path)?;
         if !is_well_encoded(query) {
-            return error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8");
+            return Err(error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8"));
         }
-        let _permit = match (route.admit)(&self.state, &headers) {
-            Ok(permit) => permit,
-            Err(refusal) => return self.turn_away(refusal, &headers, body).await,
-        };
-        let body = match self.read(&route.method, &headers, body).await {
-            Ok(body) => body,
-            Err(refusal) => return refusal,
-        };
+        // What is admitted, and the room that its body takes, last until the answer is there.
+        let mut kept = None;
+        if let Some((admit, bodies)) = &route.body {
+            let admitted = admit(&self.state, &headers, &arrival)?;
+            framing.fits(bodies.each())?;
+            let growing = bodies.begin(admitted.sender.clone());
+            if let Some(line) = &line {
+                line.enter(Phase::Body(Instant::now()));
+            }
+            let growing = self.read(growing, bodies.each(), body).await?;
+            if let Some(line) = &line {
+                line.enter(Phase::Handling);
+            }
+            kept = Some((growing, admitted));
+        } else {
+            framing.fits(self.limits.body_bytes)?;
+        }
+        let body = kept.as_mut().map(|(growing, _)| growing.take()).unwrap_or_default();
         let mut query_map = HashMap::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             query_map.entry(name.into_owned()).or_insert_with(|| value.into_owned());
@@ -187,10 +234,11 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
             Request { method: route.method.clone(), params, query: query_map, headers, body, arrival };
         // Both the call and the future that it gives may panic.
         let answer = AssertUnwindSafe(async { (route.handler)(self.state.clone(), request).await });
-        answer.catch_unwind().await.unwrap_or_else(|panic| {
+        let answer = answer.catch_unwind().await.unwrap_or_else(|panic| {
             tracing::error!(%method, path, panic = panic_text(panic.as_ref()), "a handler panicked");
             error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
-        })
+        });
+        Ok((answer, kept.is_some()))
     }
 
     /// The endpoint for a request and the values in its path, or the answer that refuses it.
@@ -224,81 +272,86 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         Err(refusal)
     }
 
-    /// The refusal for a request whose body nobody wants: what has come of it is forgotten, so that the client gets
-    /// to read the answer; the connection goes on when that was all.
-    async fn turn_away(
-        &self,
-        refusal: Response,
-        headers: &HeaderMap,
-        body: impl Stream<Item = Result<impl Buf, warp::Error>>,
-    ) -> Response {
-        if headers.contains_key(EXPECT) {
-            return closing(refusal);
-        }
-        let (limit, mut length) = (self.limits.body_bytes, 0);
-        let mut body = std::pin::pin!(body);
-        let ended = timeout(FORGETTING, async {
-            while let Some(part) = body.next().await {
-                length += part.map_or(limit, |part| part.remaining());
-                if length > limit {
-                    return false;
-                }
-            }
-            true
-        });
-        if ended.await == Ok(true) { refusal } else { closing(refusal) }
-    }
-
-    /// The whole body, or the answer that refuses it. What comes with a `GET` is counted but not kept.
+    /// The whole body, or the answer that refuses it.
     async fn read(
         &self,
-        method: &Method,
-        headers: &HeaderMap,
-        body: impl Stream<Item = Result<impl Buf, warp::Error>>,
-    ) -> Result<Bytes, Response> {
-        let limit = self.limits.body_bytes;
-        let too_large = || {
-            error(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the {limit} bytes allowed"))
-        };
-        let announced =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > limit as u64) && headers.contains_key(EXPECT) {
-            // It waits for our word before it sends.
-            return Err(closing(too_large()));
-        }
-        let mut body = std::pin::pin!(body);
+        mut growing: Growing,
+        limit: usize,
+        mut body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
+    ) -> Result<Growing, Response> {
         let whole = async {
-            let mut bytes = BytesMut::new();
-            let mut length = 0;
             while let Some(part) = body.next().await {
                 let Ok(mut part) = part else {
                     return Err(error(StatusCode::BAD_REQUEST, "the body ended before its end"));
                 };
-                length += part.remaining();
-                if length > limit {
-                    return Err(too_large());
+                if growing.len() + part.remaining() > limit {
+                    return Err(too_large(limit));
                 }
-                if *method != Method::GET {
-                    bytes.put(&mut part);
+                while part.has_remaining() {
+                    growing.push(part.chunk())?;
+                    part.advance(part.chunk().len());
                 }
             }
-            Ok(bytes.freeze())
+            Ok(growing)
         };
-        let outcome = timeout(self.limits.body_time, whole).await.unwrap_or_else(|_| {
+        timeout(self.limits.body_time, whole).await.unwrap_or_else(|_| {
             let seconds = self.limits.body_time.as_secs();
             Err(error(
                 StatusCode::REQUEST_TIMEOUT,
                 format!("the body did not arrive within {seconds} seconds"),
             ))
-        });
-        if let Err(refusal) = outcome {
-            if refusal.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                let _ = timeout(FORGETTING, async { while let Some(Ok(_)) = body.next().await {} }).await;
-            }
-            return Err(closing(refusal));
-        }
-        outcome
+        })
     }
+}
+
+/// What a head says about its body.
+struct Framing {
+    has_body: bool,
+    announced: Option<u64>,
+    /// It waits for our word before it sends.
+    waits: bool,
+}
+
+impl Framing {
+    fn of(headers: &HeaderMap) -> Self {
+        let announced =
+            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let has_body = headers.contains_key(TRANSFER_ENCODING) || announced.is_some_and(|length| length > 0);
+        Self { has_body, announced, waits: headers.contains_key(EXPECT) }
+    }
+
+    fn fits(&self, limit: usize) -> Result<(), Response> {
+        if self.announced.is_some_and(|length| length > limit as u64) {
+            Err(too_large(limit))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn too_large(limit: usize) -> Response {
+    error(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the {limit} bytes allowed"))
+}
+
+/// Reads a body that nobody wants, and keeps nothing; whether it came to its end.
+async fn forget(
+    framing: &Framing,
+    mut body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
+) -> bool {
+    if framing.waits || framing.announced.is_some_and(|length| length > FORGOTTEN as u64) {
+        return false;
+    }
+    let mut length = 0;
+    let ended = timeout(FORGETTING, async {
+        while let Some(part) = body.next().await {
+            length += part.map_or(FORGOTTEN, |part| part.remaining());
+            if length > FORGOTTEN {
+                return false;
+            }
+        }
+        true
+    });
+    ended.await == Ok(true)
 }
 
 /// The connection ends with this answer: what the client still sends is no request.

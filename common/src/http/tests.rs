@@ -13,7 +13,7 @@ use warp::Reply;
 use super::*;
 use crate::supervisor::TaskSet;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Clone)]
 struct State {
@@ -54,6 +54,18 @@ async fn endless(state: State, request: Request) -> Response {
     warp::reply::stream(ticks).into_response()
 }
 
+/// A stream that gives as much as is taken.
+async fn flood(state: State, request: Request) -> Response {
+    let seat = match state.streams.admit(request.arrival.peer.ip()) {
+        Ok(seat) => seat,
+        Err(refusal) => return refusal,
+    };
+    let parts = stream::unfold(seat, |seat| async move {
+        Some((Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 8192])), seat))
+    });
+    warp::reply::stream(parts).into_response()
+}
+
 /// A stream as it should be: it ends with the program.
 async fn polite(state: State, _: Request) -> Response {
     let ticks = stream::repeat(()).then(|()| async {
@@ -63,28 +75,43 @@ async fn polite(state: State, _: Request) -> Response {
     warp::reply::stream(ticks.take_until(state.stop.cancelled_owned())).into_response()
 }
 
+pub(super) const LARGE: usize = 4 * 1024 * 1024;
+
+async fn large(_: State, _: Request) -> Response {
+    Response::new(vec![b'x'; LARGE].into())
+}
+
 async fn page(_: State, _: Request) -> Response {
     let mut page = warp::reply::html("<p>").into_response();
     page.headers_mut().insert("content-security-policy", "default-src 'self'".parse().unwrap());
     page
 }
 
-struct Running {
-    at: SocketAddr,
+pub(super) struct Running {
+    pub(super) at: SocketAddr,
     stop: CancellationToken,
-    streams: Seats,
+    pub(super) streams: Seats,
+    pub(super) bodies: Bodies,
     tasks: TaskSet,
 }
 
 impl Running {
-    fn start(limits: Limits) -> Self {
+    pub(super) fn start(limits: Limits) -> Self {
         let stop = CancellationToken::new();
         let streams = Seats::new(3, 2);
+        let bodies = Bodies::new(limits.body_bytes, 4000, 4000);
         let filter = Routes::new(State { streams: streams.clone(), stop: stop.clone() })
             .route(Method::GET, "/", plain)
             .route(Method::GET, "/status", plain)
             .route(Method::GET, "/status/{name}", echo)
-            .route(Method::POST, "/status/{name}", echo)
+            .route_with_body(
+                Method::POST,
+                "/status/{name}",
+                &bodies,
+                |_, _, arrival| Ok(Admitted::as_peer(arrival)),
+                echo,
+            )
+            .route(Method::POST, "/ignores", plain)
             .route(Method::DELETE, "/blocked/{name}", echo)
             .route(Method::GET, "/health", plain)
             .route(Method::GET, "/slow", slow)
@@ -92,31 +119,33 @@ impl Running {
             .route(Method::GET, "/endless", endless)
             .route(Method::GET, "/polite", polite)
             .route(Method::GET, "/page", page)
-            .into_filter(Guard::new(&[], &[]), limits);
+            .route(Method::GET, "/large", large)
+            .route(Method::GET, "/flood", flood)
+            .into_filter(Guard::new(&[]), limits);
         let listeners: Vec<TcpListener> = bind(&["127.0.0.1:0".to_owned()]).unwrap();
         let at = listeners[0].local_addr().unwrap();
         let tasks = TaskSet::new();
         tasks.spawn("server", serve(listeners, filter, limits, stop.clone()));
-        Self { at, stop, streams, tasks }
+        Self { at, stop, streams, bodies, tasks }
     }
 
-    async fn connect(&self) -> TcpStream {
+    pub(super) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.at).await.unwrap()
     }
 
     /// Sends text on a new connection and reads until the server closes it.
-    async fn send(&self, text: &str) -> String {
+    pub(super) async fn send(&self, text: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(text.as_bytes()).await.unwrap();
         rest(&mut stream).await
     }
 
     /// One request with a good Host.
-    async fn ask(&self, method: &str, path: &str) -> String {
+    pub(super) async fn ask(&self, method: &str, path: &str) -> String {
         self.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
     }
 
-    async fn finish(self) -> Duration {
+    pub(super) async fn finish(self) -> Duration {
         let start = Instant::now();
         self.stop.cancel();
         assert!(self.tasks.finish(PATIENCE).await, "the server did not stop");
@@ -124,7 +153,7 @@ impl Running {
     }
 }
 
-async fn rest(stream: &mut TcpStream) -> String {
+pub(super) async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -134,7 +163,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 }
 
 /// Reads until the text has come.
-async fn until(stream: &mut TcpStream, wanted: &str) -> String {
+pub(super) async fn until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while !text.contains(wanted) {
@@ -145,22 +174,22 @@ async fn until(stream: &mut TcpStream, wanted: &str) -> String {
     text
 }
 
-fn status(answer: &str) -> u16 {
+pub(super) fn status(answer: &str) -> u16 {
     answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
 }
 
-fn body(answer: &str) -> &str {
+pub(super) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").expect("a head").1
 }
 
-fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let head = answer.split_once("\r\n\r\n")?.0;
     head.lines()
         .find_map(|line| line.split_once(": ").filter(|(found, _)| *found == name).map(|(_, value)| value))
 }
 
 /// Asserts the one shape of errors.
-fn assert_error(answer: &str, expected: u16) {
+pub(super) fn assert_error(answer: &str, expected: u16) {
     assert_eq!(status(answer), expected, "{answer}");
     assert_eq!(header(answer, "content-type"), Some("application/json"), "{answer}");
     let error: crate::wire::ErrorBody = serde_json::from_str(body(answer)).unwrap();
@@ -344,7 +373,16 @@ async fn a_head_that_is_too_large_is_431() {
         )
     };
     assert_eq!(status(&server.send(&large(15_000)).await), 200);
-    assert_eq!(status(&server.send(&large(17_000)).await), 431);
+    let many = format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "a: b\r\n".repeat(200));
+    for refused in [large(17_000), large(1_000_000), many] {
+        let answer = server.send(&refused).await;
+        assert_error(&answer, 431);
+        assert_eq!(header(&answer, "x-frame-options"), Some("DENY"), "{answer}");
+        assert_eq!(header(&answer, "cache-control"), Some("no-store"), "{answer}");
+    }
+    let target = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(70_000));
+    let answer = server.send(&target).await;
+    assert_error(&answer, status(&answer));
     server.finish().await;
 }
 
@@ -433,25 +471,6 @@ async fn streams_are_limited_and_their_places_given_back_when_clients_leave() {
     while server.streams.taken() > 0 {
         assert!(start.elapsed() < PATIENCE, "still {} places taken", server.streams.taken());
         sleep(Duration::from_millis(10)).await;
-    }
-    server.finish().await;
-}
-
-#[tokio::test]
-async fn too_many_connections_get_503_until_one_leaves() {
-    let server = Running::start(Limits { connections: 2, ..Limits::default() });
-    let held = [server.connect().await, server.connect().await];
-    let start = Instant::now();
-    let mut refusal = server.send("").await;
-    while refusal.is_empty() {
-        assert!(start.elapsed() < PATIENCE);
-        refusal = server.send("").await;
-    }
-    assert_error(&refusal, 503);
-    drop(held);
-    while status(&server.ask("GET", "/status").await) != 200 {
-        assert!(start.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(20)).await;
     }
     server.finish().await;
 }

@@ -11,6 +11,9 @@ pub struct Health {
     /// Why the container engine counts as unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why the program can't write its state, while it can't: nothing is deployed or healed then. Absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// What is wrong in the configuration, each `<service>: <reason>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_warnings: Vec<String>,

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The one word for how a service is (spec 3.1). Variants stand in the spec's order of priority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusValue {
     /// Max restart attempts reached; someone must act.
@@ -55,6 +55,9 @@ pub struct ServiceStatus {
     /// What the containers' health says; absent until something was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
+    /// Why `healthy` is false, for example `stopped by hand` or `web-1 exited with code 1`; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unhealthy_reason: Option<String>,
     /// A deployment runs, its probation included.
     pub deploying: bool,
     /// The healer is attempting recovery.
@@ -169,8 +172,12 @@ pub struct ContainerRecord {
     pub name: String,
     /// For example `running`.
     pub state: String,
-    /// The runtime's own words, for example `Up 3 minutes (healthy)`.
+    /// In the runtime's words, for example `Up 3 minutes (healthy)`, as of the answer.
     pub status: String,
+    /// When its main process was started last; absent when it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
     /// Image reference as the container was made from it.
     pub image: String,
     /// What is mounted.

@@ -79,8 +79,8 @@ fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
     if port.is_some() {
         findings.fault(&at, "stands beside api.address, which says it all; allowed: one of the two");
     }
-    address::check(addresses, &KeyPath::of("api.address"), findings);
-    addresses.iter().flatten().cloned().collect()
+    let good = address::check(addresses, &KeyPath::of("api.address"), findings);
+    good.into_iter().filter_map(|(n, _)| addresses[n].clone()).collect()
 }
 
 /// `api.state_path`: absolute, or empty.
@@ -125,14 +125,14 @@ fn agents(
         let place = at.key("token");
         let token = token(&file.token, &place, env, findings);
         if !token.is_empty() {
-            // Whose entries are they, when two have the same token?
+            // Files of the predecessor may have both (DECISIONS 3).
             if token == *api_token {
-                findings.fault(&place, "is the same as api.token; allowed: a token of its own");
+                findings.warn(&place, "is the same as api.token: this agent's machine can read the dashboard, and whoever logs in can send entries in its name; give it a token of its own");
             }
             if let Some(earlier) = tokens.insert(token.expose().to_owned(), n) {
-                findings.fault(
+                findings.warn(
                     &place,
-                    format!("is the same as agents[{earlier}].token; allowed: a token of its own"),
+                    format!("is the same as agents[{earlier}].token: nothing tells whose entries are whose, and all of them count for one of the agents; give each a token of its own"),
                 );
             }
         }
@@ -299,20 +299,27 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_tokens_are_unique() {
+    fn an_id_stands_once_and_a_token_that_does_not_is_a_warning_with_its_cost() {
         let mut same = agent("b");
         same["token"] = agent("a")["token"].clone();
         let mut people = agent("c");
         people["token"] = json!(TOKEN);
         let tree = json!({"api": {"token": TOKEN}, "agents": [agent("a"), agent("a"), same, people]});
-        assert_eq!(
-            faults(&tree),
-            [
-                "agents[1].id: \"a\" is the id of agents[0] too; allowed: each id once",
-                "agents[1].token: is the same as agents[0].token; allowed: a token of its own",
-                "agents[2].token: is the same as agents[1].token; allowed: a token of its own",
-                "agents[3].token: is the same as api.token; allowed: a token of its own",
-            ]
+        assert_eq!(faults(&tree), ["agents[1].id: \"a\" is the id of agents[0] too; allowed: each id once",]);
+        let mut same = agent("b");
+        same["token"] = agent("a")["token"].clone();
+        let mut people = agent("c");
+        people["token"] = json!(TOKEN);
+        let config = parse(&json!({"api": {"token": TOKEN}, "agents": [agent("a"), same, people]})).unwrap();
+        assert_eq!(config.agents.len(), 3);
+        assert!(
+            config.warnings.len() == 2
+                && config.warnings[0]
+                    .starts_with("agents[1].token: is the same as agents[0].token: nothing tells")
+                && config.warnings[1]
+                    .starts_with("agents[2].token: is the same as api.token: this agent's machine"),
+            "{:?}",
+            config.warnings
         );
     }
 

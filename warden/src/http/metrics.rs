@@ -8,13 +8,15 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
-use super::{Api, unauthorised};
+use super::Api;
+use crate::access;
 use crate::machines::Machine;
 
 /// What is not in the ring: how many requests were refused.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    refused: [AtomicU64; 3],
+    refused: [AtomicU64; 4],
+    logins: [AtomicU64; 3],
 }
 
 /// Why a request to /ingest was refused.
@@ -23,9 +25,22 @@ pub(super) enum Refusal {
     Unauthorised,
     Malformed,
     TooMany,
+    Slowed,
+}
+
+/// Why a person's token was refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Login {
+    Wrong,
+    Slowed,
+    Short,
 }
 
 impl Metrics {
+    pub(super) fn refused_login(&self, why: Login) {
+        self.logins[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn refused(&self, why: Refusal) {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -48,14 +63,24 @@ impl Metrics {
         )?;
         let refused =
             counter("refused_requests_total", "Requests to /ingest that were refused.", &["reason"])?;
+        let logins = counter(
+            "refused_logins_total",
+            "Tokens of people that were refused: wrong, not looked at after too many wrong ones, or too short.",
+            &["reason"],
+        )?;
         let online = gauge("agent_online", "1 when the last heartbeat was answered, else 0.")?;
         let missing = gauge("missing_entries", "Entries that were skipped and have not come.")?;
         let open = IntGauge::new("evenkeel_warden_streams", "Clients that follow the entries.")?;
         registry.register(Box::new(open.clone()))?;
 
         open.set(i64::try_from(streams).unwrap_or(i64::MAX));
-        for (reason, count) in ["unauthorised", "malformed", "too_many"].into_iter().zip(&self.refused) {
+        for (reason, count) in
+            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.refused)
+        {
             refused.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
+        }
+        for (reason, count) in ["wrong", "slowed", "short"].into_iter().zip(&self.logins) {
+            logins.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
         }
         for machine in machines {
             let id = machine.id();
@@ -87,8 +112,11 @@ fn add<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Res
 }
 
 pub(super) async fn metrics(api: Api, request: Request) -> Response {
-    if !api.admits_bearer(&request.headers) {
-        return unauthorised("api.token is needed as bearer");
+    let bearer = access::bearer(&request.headers).map(str::to_owned);
+    if let Err(refused) =
+        api.check_people(&api.live(), &request.headers, &request.arrival, bearer.into_iter())
+    {
+        return refused.reply("api.token is needed as bearer");
     }
     match api.metrics.text(&api.ring.machines_now(), api.seats.taken()) {
         Ok(text) => {

@@ -6,7 +6,7 @@ use evenkeel_common::http::{Request, Response, StatusCode, json};
 use evenkeel_common::sse;
 use evenkeel_common::wire::Health;
 
-use super::{Api, unauthorised};
+use super::Api;
 
 const WHO: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
 
@@ -14,8 +14,8 @@ const WHO: &str = "api.token is needed: as ?token=, as the cookie \"token\", or 
 pub(super) async fn events(api: Api, request: Request) -> Response {
     // Before it is asked whether the token is right: a token that changes meanwhile ends the stream.
     let end = api.live().streams.clone();
-    if !api.admits(&request) {
-        return unauthorised(WHO);
+    if let Err(refused) = api.admit(&request) {
+        return refused.reply(WHO);
     }
     let seat = match api.seats.admit(request.arrival.peer.ip()) {
         Ok(seat) => seat,
@@ -27,13 +27,16 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
 
 /// `GET /machines`: what the page shows beside the entries.
 pub(super) async fn machines(api: Api, request: Request) -> Response {
-    if !api.admits(&request) {
-        return unauthorised(WHO);
+    if let Err(refused) = api.admit(&request) {
+        return refused.reply(WHO);
     }
     json(StatusCode::OK, &api.ring.records())
 }
 
 /// `GET /health`: open, and says no more than that the program runs.
 pub(super) async fn health(_: Api, _: Request) -> Response {
-    json(StatusCode::OK, &Health { status: "ok".to_owned(), error: None, config_warnings: Vec::new() })
+    json(
+        StatusCode::OK,
+        &Health { status: "ok".to_owned(), error: None, state: None, config_warnings: Vec::new() },
+    )
 }

@@ -1,15 +1,8 @@
-// The login form: says when a token was refused, and keeps the rest of the address, so that a shared view opens.
+// The login form keeps the rest of the address, so that a shared view opens, and takes a token out of it.
 {
   const given = new URLSearchParams(location.search);
-  if (given.has("token")) document.getElementById("refused").hidden = false;
   given.delete("token");
-  const form = document.querySelector("form");
-  for (const [name, value] of given) {
-    const field = document.createElement("input");
-    field.type = "hidden";
-    field.name = name;
-    field.value = value;
-    form.append(field);
-  }
-  history.replaceState(null, "", given.size ? `/?${given}` : "/");
+  const view = given.size ? `?${given}` : "";
+  document.querySelector("form").action = `/login${view}`;
+  history.replaceState(null, "", `/${view}`);
 }

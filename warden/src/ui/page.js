@@ -132,11 +132,13 @@ const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
 function learn(entry) {
   if (PROGRAMS.has(entry.service)) return;
   const key = `${entry.service}\u0000${machineOf(entry)}`;
-  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry), at: -1, runsAt: -1 };
-  if (entry.at >= known.at) Object.assign(known, { at: entry.at, heard: entry.timestamp, event: entry.event, level: entry.level });
+  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry) };
+  // In the order of arrival, whatever the clocks say: an agent sends in order, and one entry that is dated in the
+  // future must not stand for all that follow.
+  Object.assign(known, { at: entry.at, heard: entry.timestamp, event: entry.event, level: entry.level });
   // After an update the new image runs, after a rollback the old one.
   const digest = { updated: entry.new_digest, rolled_back: entry.old_digest }[entry.event];
-  if (digest && entry.at >= known.runsAt) Object.assign(known, { runs: digest, runsAt: entry.at });
+  if (digest) known.runs = digest;
   fleet.set(key, known);
 }
 

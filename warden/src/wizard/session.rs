@@ -187,9 +187,10 @@ impl<'a> Session<'a> {
             let texts: Vec<Option<String>> =
                 answer.split(',').map(|text| Some(text.trim().to_owned())).collect();
             let mut findings = Findings::default();
-            address::check(&texts, &KeyPath::root(), &mut findings);
+            let good = address::check(&texts, &KeyPath::root(), &mut findings);
             let (faults, _) = findings.finish();
             if faults.is_empty() {
+                let texts: Vec<&Option<String>> = good.iter().map(|(n, _)| &texts[*n]).collect();
                 self.draft.set_api("port", json!(null));
                 self.draft.set_api("address", json!(texts));
                 return Ok(());

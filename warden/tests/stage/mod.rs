@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::SystemClock;
-use evenkeel_common::http::{self, Limits, Seats};
+use evenkeel_common::http::{self, Bodies, Limits, Seats};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::config::{AgentConfig, Config};
-use evenkeel_warden::http::{Api, Metrics, limits, request_seats, routes, stream_seats};
+use evenkeel_warden::http::{Api, Metrics, bodies, limits, request_seats, routes, stream_seats};
 use evenkeel_warden::live::{Live, Watch};
 use evenkeel_warden::ring::Ring;
 use evenkeel_warden::state_file::State;
@@ -33,6 +33,8 @@ pub(crate) struct Stage {
     pub(crate) stop: CancellationToken,
     /// Places for requests of agents.
     pub(crate) requests: Seats<String>,
+    /// Room for bodies of agents and of people.
+    pub(crate) bodies: (Bodies, Bodies),
     tasks: TaskSet,
 }
 
@@ -42,23 +44,35 @@ impl Stage {
     }
 
     pub(crate) fn with(limits: Limits, state: State) -> Self {
+        Self::of(limits, state, PEOPLE, AGENTS)
+    }
+
+    pub(crate) fn with_tokens(people: &str, agents: [(&str, &str); 2]) -> Self {
+        Self::of(limits(), State::default(), people, agents)
+    }
+
+    fn of(limits: Limits, state: State, people: &str, agents: [(&str, &str); 2]) -> Self {
         let ids = || AGENTS.iter().map(|(id, _)| (*id).to_owned());
         let ring = Arc::new(Ring::new(ids(), state, Arc::new(SystemClock)));
         let stop = CancellationToken::new();
-        let agents = AGENTS.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
+        let agents = agents.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
         let requests = request_seats();
+        let bodies = bodies(limits);
         let api = Api {
-            live: live(&agents, &stop),
+            live: live_with(people, &agents, &stop),
             ring: ring.clone(),
             seats: stream_seats(),
             requests: requests.clone(),
+            bodies: bodies.clone(),
+            guesses: Arc::default(),
+            clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::default()),
         };
         let listeners = http::bind(&["127.0.0.1:0".to_owned()]).expect("a free port");
         let at = listeners[0].local_addr().expect("it listens");
         let tasks = TaskSet::new();
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, ring, stop, requests, tasks }
+        Self { at, ring, stop, requests, bodies, tasks }
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -93,6 +107,10 @@ impl Stage {
 
 /// A configuration with these agents (id, URL, token), in force for good.
 pub(crate) fn live(agents: &[(&str, String, &str)], stop: &CancellationToken) -> Watch {
+    live_with(PEOPLE, agents, stop)
+}
+
+fn live_with(people: &str, agents: &[(&str, String, &str)], stop: &CancellationToken) -> Watch {
     let agents = agents.iter().map(|(id, url, token)| AgentConfig {
         id: (*id).to_owned(),
         url: Secret::new(url.as_str()),
@@ -100,7 +118,7 @@ pub(crate) fn live(agents: &[(&str, String, &str)], stop: &CancellationToken) ->
     });
     let config = Config {
         addresses: Vec::new(),
-        token: Secret::new(PEOPLE),
+        token: Secret::new(people),
         state_path: None,
         agents: agents.collect(),
         warnings: Vec::new(),

@@ -4,6 +4,7 @@ mod discord;
 mod message;
 mod smtp;
 mod template;
+mod template_syntax;
 mod webhook;
 
 use evenkeel_common::wire::{AuditEntry, Level};
@@ -12,6 +13,7 @@ use crate::config::EntryFilter;
 
 pub(super) use discord::Discord;
 pub(super) use smtp::Smtp;
+pub(super) use template::Escape;
 pub(super) use webhook::Webhook;
 
 /// What is wrong with a mail address of the configuration.
@@ -22,6 +24,11 @@ pub fn check_sender(from: &str) -> Result<(), String> {
 /// What is wrong with a list of mail addresses of the configuration.
 pub fn check_receivers(to: &str) -> Result<(), String> {
     smtp::receivers(to).map(drop)
+}
+
+/// What a webhook with this template for its body would send: what the fuzzer looks at.
+pub fn render_template(body: &str, entry: &AuditEntry) -> Result<String, String> {
+    template::Template::new(body, template::Escape::Json)?.render(entry)
 }
 
 /// What is wrong with a template of a webhook's body.

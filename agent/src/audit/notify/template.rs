@@ -2,17 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io;
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
-use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior};
+use minijinja::value::Kwargs;
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests as checks,
+};
+
+use super::template_syntax::{self, LONGEST};
 
 /// Steps that a template may take; far more than any body needs, and an endless loop ends soon.
 const FUEL: u64 = 50_000;
+/// What tojson takes beside its value.
+const NO_OPTIONS: [(&str, Value); 0] = [];
+/// Longest body, and longest text that a filter may make.
+const LONGEST_BODY: usize = 256 * 1024;
 
 /// How values are made fit for the body they are put into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Escape {
+pub(in crate::audit) enum Escape {
     /// Not at all.
     None,
     /// As the inside of a JSON string.
@@ -38,7 +48,7 @@ impl Escape {
         }
     }
 
-    pub(super) fn apply(self, text: &str) -> String {
+    pub(in crate::audit) fn apply(self, text: &str) -> String {
         match self {
             Self::None => text.to_owned(),
             Self::Json => {
@@ -74,7 +84,9 @@ pub(super) struct Template {
 
 impl Template {
     pub(super) fn new(body: &str, escape: Escape) -> Result<Self, String> {
-        let mut environment = Environment::new();
+        let source = from_go(body);
+        template_syntax::check(&source).map_err(|why| format!("the template cannot be used: {why}"))?;
+        let mut environment = harmless();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(FUEL));
         environment.set_auto_escape_callback(|_| AutoEscape::Custom("value".into()));
@@ -83,7 +95,7 @@ impl Template {
             let text = value.to_string();
             out.write_str(&if as_it_is { text } else { escape.apply(&text) }).map_err(Error::from)
         });
-        let template = Self { source: from_go(body), environment };
+        let template = Self { source, environment };
         let sample = AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, "a sample");
         template.render(&sample)?;
         Ok(template)
@@ -92,8 +104,11 @@ impl Template {
     pub(super) fn render(&self, entry: &AuditEntry) -> Result<String, String> {
         let values = FIELDS.map(|(name, _, value)| (name, value(entry)));
         let template = self.environment.template_from_str(&self.source);
-        let rendered = template.and_then(|template| template.render(BTreeMap::from(values)));
-        rendered.map_err(|error| {
+        let mut body = Bounded(Vec::new());
+        let rendered = template
+            .and_then(|template| template.render_captured_to(BTreeMap::from(values), &mut body).map(drop));
+        let text = rendered.map(|()| String::from_utf8_lossy(&body.0).into_owned());
+        text.map_err(|error| {
             let known = FIELDS.map(|(name, ..)| name).join(", ");
             let mut text = format!("the template cannot be used: {error}");
             if error.kind() == minijinja::ErrorKind::UndefinedError {
@@ -102,6 +117,66 @@ impl Template {
             text
         })
     }
+}
+
+/// A body that is being written.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_BODY {
+            return Err(io::Error::other(format!("the body is longer than {LONGEST_BODY} bytes")));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An engine with the filters and tests that messages need, none of which makes much of little.
+fn harmless() -> Environment<'static> {
+    fn bounded(value: Value) -> Result<Value, Error> {
+        let is_long = value.as_str().is_some_and(|text| text.len() > LONGEST_BODY);
+        let why = || {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("a filter made a text longer than {LONGEST_BODY} bytes"),
+            )
+        };
+        if is_long { Err(why()) } else { Ok(value) }
+    }
+    let mut environment = Environment::empty();
+    environment.add_filter("upper", |text: String| bounded(text.to_uppercase().into()));
+    environment.add_filter("lower", |text: String| bounded(text.to_lowercase().into()));
+    environment.add_filter("title", |text: String| bounded(filters::title(text.into()).into()));
+    environment.add_filter("trim", |text: String| text.trim().to_owned());
+    environment.add_filter("safe", filters::safe);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("tojson", |value: &Value| {
+        bounded(filters::tojson(value, None, Kwargs::from_iter(NO_OPTIONS))?)
+    });
+    environment.add_filter("replace", |text: String, from: String, to: String| {
+        // Each occurrence may become as long as a template.
+        let growth = text.matches(&from).count().saturating_mul(to.len());
+        if growth.saturating_add(text.len()) > LONGEST_BODY + LONGEST {
+            let why = format!("replace would make a text longer than {LONGEST_BODY} bytes");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+        bounded(text.replace(&from, &to).into())
+    });
+    environment.add_test("defined", checks::is_defined);
+    environment.add_test("undefined", checks::is_undefined);
+    environment.add_test("string", checks::is_string);
+    environment.add_test("startingwith", checks::is_startingwith);
+    environment.add_test("endingwith", checks::is_endingwith);
+    environment.add_test("in", checks::is_in);
+    environment
 }
 
 type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
@@ -219,8 +294,46 @@ mod tests {
         }
         let error = Template::new("{{ servce }}", Escape::None).err().unwrap();
         assert!(error.contains("known names: service, event"), "{error}");
-        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
+        let endless = "{% for a in message %}{% for b in timestamp %}{% for c in timestamp %}{% for d in timestamp %}{% for e in timestamp %}x{% endfor %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}";
         assert!(Template::new(endless, Escape::None).is_err());
+    }
+
+    /// Each asks for a gigabyte or more, or for a stack that no thread has.
+    #[test]
+    fn no_template_takes_more_memory_or_stack_than_a_message_needs() {
+        let mut entry = entry();
+        entry.message = "\"a\\".repeat(2000);
+        for body in [
+            "{{ 'x' * 100000000 }}".to_owned(),
+            "{{ 'x' ~ message }}".to_owned(),
+            format!("{{{{ message{} }}}}", "|tojson".repeat(25)),
+            format!("{{{{ message{} }}}}", "|urlencode".repeat(25)),
+            format!(
+                "{{{{ message|replace('a', '{}')|replace('b', '{}') }}}}",
+                "b".repeat(7000),
+                "c".repeat(7000)
+            ),
+            "{{ message|indent(999999999) }}".to_owned(),
+            "{{ range(999999999) }}".to_owned(),
+            format!(
+                "{{% for a in message %}}{{% for b in message %}}{}{{% endfor %}}{{% endfor %}}",
+                "x".repeat(8000)
+            ),
+            format!("{{{{ {}message }}}}", "not ".repeat(5000)),
+            format!("{{{{ message{} }}}}", "|upper".repeat(2500)),
+            format!("{{{{ message{} }}}}", ".a".repeat(8000)),
+            format!("{{{{ {}message{} }}}}", "[".repeat(8000), "]".repeat(7000)),
+            "{% if 1 %}".repeat(1600),
+            "{{".repeat(8000),
+        ] {
+            let rendered = Template::new(&body, Escape::Json).and_then(|template| template.render(&entry));
+            let error = rendered.expect_err(&body[..body.len().min(60)]);
+            assert!(error.len() < 1000, "{error}");
+        }
+        let twice = Template::new("{{ message|tojson|tojson }}", Escape::None).unwrap();
+        assert!(twice.render(&entry).unwrap().len() < LONGEST_BODY);
+        let replaced = Template::new("{{ message|replace('a', 'bc')|upper|length }}", Escape::None).unwrap();
+        assert_eq!(replaced.render(&entry).unwrap(), "8000");
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use tokio::io::AsyncReadExt as _;
+
 use crate::text::plainly;
 
 /// No honest env file is larger; a device or a mistake would be.
@@ -30,15 +32,19 @@ pub(super) async fn read(
 ) -> Result<Vec<(String, String)>, EnvFileError> {
     let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
     let failed = |error: std::io::Error| fault(plainly(&error));
-    let meta = tokio::fs::metadata(path).await.map_err(failed)?;
     // Opening a pipe would wait for a writer for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
+    let meta = file.metadata().await.map_err(failed)?;
     if !meta.is_file() {
         return Err(fault(if meta.is_dir() { "is a directory" } else { "is not a regular file" }.to_owned()));
     }
     if meta.len() > LIMIT {
         return Err(fault(format!("is larger than {LIMIT} bytes")));
     }
-    let text = tokio::fs::read(path).await.map_err(failed)?;
+    let mut text = Vec::new();
+    file.take(LIMIT).read_to_end(&mut text).await.map_err(failed)?;
     let text = String::from_utf8(text).map_err(|_| fault("is not UTF-8 text".to_owned()))?;
     let outside = |name: &str| {
         let (_, value) = environment.iter().find(|(known, _)| known == name)?;

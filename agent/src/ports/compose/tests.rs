@@ -16,7 +16,18 @@ struct Stage {
 }
 
 impl Stage {
+    /// A script that plays what compose does; the version that it says it is will do.
     fn new(script: &str) -> Self {
+        Self::of_version("Docker Compose version v2.40.3", script)
+    }
+
+    fn of_version(version: &str, script: &str) -> Self {
+        let asked = format!("test \"$1\" = version && {{ echo '{version}'; exit 0; }}\n");
+        Self::playing(&(asked + script))
+    }
+
+    /// A script that plays all of it.
+    fn playing(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // The shell, as the program, takes compose's first argument for its script. A script that is run itself
         // could still be open for writing in a child that another test just forked.
@@ -73,6 +84,8 @@ fn cli(runtime: Runtime) -> ComposeCli {
         ("DOCKER_API_VERSION", "1.20".into()),
         ("COMPOSE_PROJECT_NAME", "other".into()),
         ("SECRET", "of the agent".into()),
+        ("FOO", "of the agent".into()),
+        ("BAR", "bar".into()),
     ];
     let endpoint = Endpoint::Unix("/run/test.sock".into());
     ComposeCli::new(runtime, &endpoint, environment.map(|(name, value)| (name.into(), value)))
@@ -105,40 +118,79 @@ fn arguments_have_the_order_that_every_compose_takes() {
         files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
         env_file: Some("/srv/x.env".into()),
     };
+    let line = |runtime, recreate: &Recreate| {
+        let task = up_task(recreate);
+        let task: Vec<&str> = task.iter().map(String::as_str).collect();
+        words(cli(runtime).arguments(&project, &task))
+    };
     assert_eq!(
-        words(cli(Runtime::Docker).arguments(&project, &up_task(&Recreate::Changed))),
+        line(Runtime::Docker, &Recreate::Changed),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml --progress quiet up -d --pull never --no-build"
     );
     assert_eq!(
-        words(cli(Runtime::Podman).arguments(&project, &up_task(&Recreate::All))),
+        line(Runtime::Podman, &Recreate::All),
         "compose -p shop -f /srv/a.yml -f /srv/b.yml up -d --pull never --no-build --force-recreate"
     );
+    let services = Recreate::Services {
+        names: vec!["follower".into(), "web".into()],
+        replicas: [("web".to_owned(), 3)].into(),
+    };
+    assert!(
+        line(Runtime::Docker, &services)
+            .ends_with(" up -d --pull never --no-build --scale web=3 --no-deps follower web")
+    );
+    assert!(line(Runtime::Docker, &Recreate::Only("db".into())).ends_with(" --force-recreate --no-deps db"));
 }
 
 #[tokio::test]
-async fn compose_gets_a_clean_environment_and_the_first_files_folder() {
+async fn compose_gets_the_agents_environment_less_what_is_secret_and_the_first_files_folder() {
     let stage = Stage::new("env | sort > env.txt; pwd > pwd.txt; cat > stdin.txt");
     let project = stage.project_with_env(
-        "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n",
+        "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n\
+         PATH=/evil\nLD_PRELOAD=/evil.so\nHOME=/evil\nCOMPOSE_PROJECT_NAME=evil\nFOO=of the file\nSEEN=$SECRET.$BAR\n",
     );
-    scripted().up(&project, &Recreate::Changed).await.unwrap();
+    let compose = scripted();
+    compose.withhold(&BTreeSet::from(["SECRET".to_owned()]));
+    compose.up(&project, &Recreate::Changed).await.unwrap();
     let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
     let env = stage.read("env.txt");
     let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
     assert_eq!(
         seen,
         [
+            "BAR=bar",
             "COMPOSE_PROFILES=blue",
             "DOCKER_HOST=unix:///run/test.sock",
+            "FOO=of the file",
             "HOME=/home/agent",
+            "SEEN=.bar",
             "SHELL_NAME=a b",
             "TAG=v2",
             "https_proxy=http://proxy:1"
         ]
     );
+    assert!(!env.contains("evil"), "{env}");
     let folder = stage.folder.path().canonicalize().unwrap();
     assert_eq!(stage.read("pwd.txt").trim(), folder.to_str().unwrap());
     assert_eq!(stage.read("stdin.txt"), "");
+}
+
+#[tokio::test]
+async fn a_compose_file_that_has_become_a_link_is_not_run() {
+    let stage = Stage::new("echo x >> ran");
+    let project = stage.project();
+    let compose = scripted();
+    compose.up(&project, &Recreate::Changed).await.unwrap();
+    fs::rename(stage.path("compose.yml"), stage.path("other.yml")).unwrap();
+    std::os::unix::fs::symlink(stage.path("other.yml"), stage.path("compose.yml")).unwrap();
+    let expected = format!(
+        "compose file {}: is a symbolic link, which is not followed",
+        stage.path("compose.yml").display()
+    );
+    assert_eq!(compose.up(&project, &Recreate::Changed).await.unwrap_err().cause, expected);
+    assert_eq!(compose.down(&project).await.unwrap_err().cause, expected);
+    assert_eq!(compose.validate(&project).await.unwrap_err().cause, expected);
+    assert_eq!(stage.read("ran"), "x\n");
 }
 
 #[tokio::test]
@@ -291,7 +343,8 @@ async fn what_is_missing_is_named() {
     }
 
     for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
-        let stage = Stage::new(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
+        let stage =
+            Stage::playing(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
         let text = cause(scripted(), &stage.project()).await;
         assert!(text.starts_with("docker has no compose plugin"), "{text}");
     }
@@ -305,9 +358,105 @@ async fn what_is_missing_is_named() {
         ),
     ];
     for (words, want) in lines {
-        let stage = Stage::new(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
+        let stage = Stage::playing(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
         let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
         let text = cause(podman, &stage.project()).await;
         assert!(text.starts_with(want), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
+    for version in ["Docker Compose version v2.5.0", "docker-compose version 1.29.2, build unknown"] {
+        let stage = Stage::of_version(version, "echo x > touched");
+        let first = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
+        let second = scripted().down(&stage.project()).await.unwrap_err();
+        assert_eq!(first, second, "the same fault has the same text");
+        assert!(
+            first.cause.contains("is too old: 2.20 or later is needed (install a newer"),
+            "{}",
+            first.cause
+        );
+        assert_eq!(stage.read("touched"), "");
+    }
+    // It is asked again each time: whoever installs a newer one need not restart the agent.
+    let stage = Stage::playing("test \"$1\" = version && { cat version; exit 0; }\necho x > touched");
+    let compose = scripted();
+    fs::write(stage.path("version"), "v2.19.0\n").unwrap();
+    compose.up(&stage.project(), &Recreate::Changed).await.unwrap_err();
+    fs::write(stage.path("version"), "v2.20.0\n").unwrap();
+    compose.up(&stage.project(), &Recreate::Changed).await.unwrap();
+    assert_eq!(stage.read("touched"), "x\n");
+}
+
+#[tokio::test]
+async fn a_compose_that_does_not_say_its_version_is_tried() {
+    for script in ["test \"$1\" = version && exit 1\nexit 0", "test \"$1\" = version && echo dev; exit 0"] {
+        let stage = Stage::playing(script);
+        scripted().up(&stage.project(), &Recreate::Changed).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
+    let lines = [
+        (
+            "v2.5.0-ds", // below the floor it is refused as such
+            "client version 1.42 is too old. Minimum supported API version is 1.44, please upgrade your client",
+            "compose 2.5.0 is too old: 2.20 or later is needed",
+        ),
+        (
+            "v2.20.3",
+            "Error response from daemon: client version 1.43 is too old. Minimum supported API version is 1.44, please",
+            "compose 2.20.3 is too old for this engine: it speaks API 1.43, and the engine 1.44 (Docker 25.0) or later;",
+        ),
+        (
+            "v5.1.0",
+            "client version 1.52 is too new. Maximum supported API version is 1.41",
+            "compose 5.1.0 is too new for this engine: it speaks API 1.52 or later, and the engine 1.41 (Docker 20.10)",
+        ),
+        (
+            "v5.1.0",
+            "API version 1.41 is not supported by this client: the minimum supported API version is 1.44",
+            "compose 5.1.0 is too new for this engine: it speaks API 1.44 or later, and the engine 1.41 (Docker 20.10)",
+        ),
+    ];
+    for (version, words, want) in lines {
+        let stage = Stage::of_version(version, &format!("echo '{words}' >&2; exit 1"));
+        for _ in 0..2 {
+            let error = scripted().up(&stage.project(), &Recreate::Changed).await.unwrap_err();
+            assert!(error.cause.starts_with(want), "{}", error.cause);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_compose_is_known_before_there_is_anything_to_do() {
+    let containerd = "[[driver-type io.containerd.snapshotter.v1]]";
+    let table = [
+        ("v2.40.3", containerd, None),
+        ("v5.5.0", containerd, None),
+        ("v5.4.0", "[[Backing Filesystem extfs]]", None),
+        (
+            "v5.4.1",
+            containerd,
+            Some("compose 5.4.1 recreates unchanged containers where the engine keeps images in"),
+        ),
+        ("v2.19.1", containerd, Some("compose 2.19.1 is too old: 2.20 or later is needed (install")),
+    ];
+    for (version, storage, want) in table {
+        let stage = Stage::of_version(version, "exit 1");
+        fs::write(stage.path("info"), format!("echo '{storage}'")).unwrap();
+        let unfit = scripted().unfit_in(stage.folder.path()).await;
+        match want {
+            None => assert_eq!(unfit, None, "{version}"),
+            Some(want) => assert!(unfit.as_ref().is_some_and(|text| text.starts_with(want)), "{unfit:?}"),
+        }
+    }
+    let stage = Stage::playing("echo \"docker: 'compose' is not a docker command.\" >&2; exit 1");
+    let unfit = scripted().unfit_in(stage.folder.path()).await;
+    assert!(
+        unfit.as_ref().is_some_and(|text| text.starts_with("docker has no compose plugin (install")),
+        "{unfit:?}"
+    );
 }

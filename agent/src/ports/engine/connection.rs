@@ -1,27 +1,27 @@
-//! One engine client for all calls: made when first needed, made anew after a failure, every call with a deadline.
+//! One engine client for all calls: its API version agreed upon when it is first needed and again after a failure, every
+//! call with a deadline.
 
 use std::error::Error as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bollard::errors::Error;
-use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
-use http::HeaderValue;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::client::{ANSWER_LIMIT_SECS, Client, negotiate};
 use super::endpoint::Endpoint;
+use super::transport::Transport;
 use crate::ports::EngineError;
 use crate::ports::text::stable;
 
-/// The client's own limit, in whole seconds. It only counts until an answer begins; calls set shorter ones.
-pub(super) const ANSWER_LIMIT_SECS: u64 = 120;
-
 /// How long the engine may take for a question that changes nothing.
 pub(super) const READ: Duration = Duration::from_secs(10);
-/// Questions under way at once. Each has a connection of its own, which takes 50 KiB here and a thread's work there; all
-/// services ask at the same moment when the agent starts.
+/// Questions under way at once, and connections that are kept for the next ones. Each takes 50 KiB here and a thread's
+/// work there; all services ask at the same moment when the agent starts.
 pub(super) const AT_ONCE: usize = 8;
 /// Longest wait for a place without any answer to anybody. The bound is a courtesy: what hangs the questions about some
 /// containers must not hold up those about all others.
@@ -30,7 +30,8 @@ const COURTESY: Duration = Duration::from_secs(1);
 /// The way to one engine.
 pub(super) struct Connection {
     endpoint: Endpoint,
-    client: Mutex<Option<Docker>>,
+    transport: Arc<Transport>,
+    client: Mutex<Option<Client>>,
     places: Semaphore,
     /// Questions that were answered.
     answers: AtomicU64,
@@ -39,6 +40,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         Self {
+            transport: Arc::new(Transport::new(&endpoint)),
             endpoint,
             client: Mutex::new(None),
             places: Semaphore::new(AT_ONCE),
@@ -49,7 +51,7 @@ impl Connection {
     /// Asks the engine for something that it knows at once, [`AT_ONCE`] at a time where they are answered in time.
     pub(super) async fn read<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
     where
-        F: Fn(Docker) -> Fut,
+        F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let _place = self.place().await;
@@ -75,7 +77,7 @@ impl Connection {
     /// Asks the engine. `doing` is for the error text, `limit` holds for everything, a new connection included.
     pub(super) async fn call<T, F, Fut>(&self, doing: &str, limit: Duration, ask: F) -> Result<T, EngineError>
     where
-        F: Fn(Docker) -> Fut,
+        F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let asked = async {
@@ -105,24 +107,41 @@ impl Connection {
     }
 
     /// The client, with the API version agreed upon.
-    pub(super) async fn client(&self) -> Result<Docker, Error> {
+    pub(super) async fn client(&self) -> Result<Client, Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let fresh = match &self.endpoint {
-            Endpoint::Unix(path) => {
-                Docker::connect_with_unix(&path.to_string_lossy(), ANSWER_LIMIT_SECS, API_DEFAULT_VERSION)?
-            }
-            Endpoint::Tcp(address) => {
-                Docker::connect_with_http(address, ANSWER_LIMIT_SECS, API_DEFAULT_VERSION)?
-            }
-        };
-        let fresh = fresh.with_request_modifier(url_safe_login).negotiate_version().await?;
-        Ok(client.insert(fresh).clone())
+        Ok(client.insert(negotiate(&self.transport).await?).clone())
     }
 
-    /// Drops the client, so that the next call connects and negotiates anew.
+    /// Whether the engine answers, on a new connection, too: one that is shutting down still answers on those that it has.
+    pub(super) async fn ping(&self, limit: Duration) -> Result<(), EngineError> {
+        self.call("ping", limit, |client| async move {
+            match &self.endpoint {
+                Endpoint::Unix(path) => drop(UnixStream::connect(path).await?),
+                Endpoint::Tcp(address) => drop(TcpStream::connect(address).await?),
+            }
+            client.docker.ping().await.map(|_| ())
+        })
+        .await
+    }
+
+    /// A client whose version the engine has just accepted: a stream can't be begun a second time.
+    pub(super) async fn fresh(&self) -> Result<Client, EngineError> {
+        self.call("connect", READ, |client| async move {
+            client.docker.ping().await?;
+            Ok(client)
+        })
+        .await
+    }
+
+    /// Whether the engine is podman, as far as it was asked.
+    pub(super) async fn is_podman(&self) -> bool {
+        self.client.lock().await.as_ref().is_some_and(|client| client.podman)
+    }
+
+    /// Drops the client, so that the next call agrees upon a version anew.
     pub(super) async fn forget(&self) {
         *self.client.lock().await = None;
     }
@@ -153,27 +172,6 @@ impl Connection {
             )),
         }
     }
-}
-
-/// The client writes the login in plain base64, the engine reads it URL-safe and silently goes on without one
-/// where it can't: a password with `~`, `?` or `>` in the wrong place would be an anonymous pull.
-fn url_safe_login(mut request: BollardRequest) -> BollardRequest {
-    if let Some(login) = request.headers_mut().get_mut("x-registry-auth") {
-        let safe: Vec<u8> = login
-            .as_bytes()
-            .iter()
-            .map(|b| match b {
-                b'+' => b'-',
-                b'/' => b'_',
-                other => *other,
-            })
-            .collect();
-        if let Ok(mut safe) = HeaderValue::from_bytes(&safe) {
-            safe.set_sensitive(true);
-            *login = safe;
-        }
-    }
-    request
 }
 
 fn is_version_mismatch(error: &Error) -> bool {

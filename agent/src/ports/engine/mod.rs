@@ -1,11 +1,16 @@
 //! The container engine over its HTTP interface, Docker's or podman's (DECISIONS 2).
 
+mod answer;
+mod client;
 mod connection;
 mod convert;
 mod endpoint;
-mod podman;
+mod events;
+mod names;
 mod pull;
 mod stats;
+mod transport;
+mod version;
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -15,14 +20,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary, HostConfig};
+use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters as query;
+use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use http::Method;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::connection::{AT_ONCE, Connection, READ};
+use self::client::Client;
+use self::connection::{AT_ONCE, Connection};
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
+use self::names::{checked, escaped};
 use super::text::{Tail, stable};
 use super::{
     Container, ContainerEvent, Engine, EngineError, FoundLender, HOLD_LABEL, Image, Members, Pulled, Usage,
@@ -35,6 +45,8 @@ const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
 /// A container may have a long stop time of its own before it is started again.
 const RESTART: Duration = Duration::from_secs(150);
+/// How often a tag is moved that somebody else moves at the same time.
+const TAG_TRIES: u32 = 5;
 /// A pull may take hours, but not without a sign of life.
 const PULL_SILENCE: Duration = Duration::from_mins(2);
 
@@ -58,31 +70,30 @@ impl DockerEngine {
         Self { connection: Connection::new(endpoint), auth }
     }
 
-    /// Lists containers in any state.
-    async fn list(&self, filter: &str, value: String) -> Result<Vec<ContainerSummary>, EngineError> {
-        let filters = HashMap::from([(filter, vec![value])]);
-        let options = query::ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        self.connection
-            .read("list containers", |docker| {
-                let options = options.clone();
-                async move { podman::in_known_words(docker.list_containers(Some(options)).await) }
-            })
-            .await
+    /// Lists containers in any state, as the engine describes them.
+    async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
+        let filters = json!({ filter: [value] }).to_string();
+        let query = [("all", "true"), ("filters", filters.as_str())];
+        let doing = "list containers";
+        let listed = self
+            .connection
+            .read(doing, |client| async move { client.get("/containers/json", &query).await })
+            .await?;
+        match listed {
+            Value::Array(listed) => Ok(listed),
+            Value::Null => Ok(Vec::new()),
+            _ => Err(EngineError::Refused(format!("{doing}: the answer is no list"))),
+        }
     }
 
-    /// What the engine says about a container, which is a lot; `None` when it is gone.
-    async fn seen(
-        &self,
-        doing: &str,
-        name: &str,
-    ) -> Result<Option<Box<ContainerInspectResponse>>, EngineError> {
-        let seen = self
-            .connection
-            .read(doing, |docker| async move {
-                podman::in_known_words(docker.inspect_container(name, None).await).map(Box::new)
-            })
-            .await;
-        match seen {
+    /// What the engine says about a container, and whether it is podman; `None` when it is gone.
+    async fn seen(&self, doing: &str, name: &str) -> Result<Option<(Value, bool)>, EngineError> {
+        let path = format!("/containers/{name}/json");
+        let ask = |client: Client| {
+            let path = path.as_str();
+            async move { Ok((client.get(path, &[]).await?, client.podman)) }
+        };
+        match self.connection.read(doing, ask).await {
             Ok(seen) => Ok(Some(seen)),
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
@@ -90,12 +101,26 @@ impl DockerEngine {
     }
 
     /// The same in our terms.
-    async fn inspect(&self, name: &str, status: String) -> Result<Option<Container>, EngineError> {
+    async fn inspect(&self, name: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(name));
-        let Some(seen) = self.seen(&doing, name).await? else { return Ok(None) };
-        convert::container(*seen, status)
-            .map(Some)
-            .map_err(|field| EngineError::Refused(format!("{doing}: the answer has no {field}")))
+        let Some((seen, podman)) = self.seen(&doing, name).await? else { return Ok(None) };
+        let container = convert::container(&Value::Null, &seen, podman);
+        container.map(Some).ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id")))
+    }
+
+    /// A container of a listing. One that can't be described hides none of the others: it is what the listing says.
+    async fn look(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(id));
+        let (seen, podman) = match self.seen(&doing, id).await {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(None),
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}; only what the listing says of it is known");
+                (Value::Null, self.connection.is_podman().await)
+            }
+        };
+        Ok(convert::container(listed, &seen, podman))
     }
 
     /// Looks up the containers whose networks these use: among themselves, else at the engine.
@@ -107,7 +132,7 @@ impl DockerEngine {
             }
             let lender = match containers.iter().find(|one| one.id == *given || one.name == *given) {
                 Some(container) => Some(FoundLender::of(container)),
-                None => self.inspect(given, String::new()).await?.as_ref().map(FoundLender::of),
+                None => self.inspect(checked(given)?).await?.as_ref().map(FoundLender::of),
             };
             found.insert(given.clone(), lender);
         }
@@ -120,9 +145,9 @@ impl DockerEngine {
     /// Value of the hold label of a container; the outer `None` when there is no such container.
     async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
         let seen = self.seen(&format!("inspect container {name}"), name).await?;
-        Ok(seen.map(|seen| Hold {
-            image: seen.image.map(ImageId),
-            ours: seen.config.and_then(|config| config.labels).is_some_and(|l| l.contains_key(HOLD_LABEL)),
+        Ok(seen.map(|(seen, _)| Hold {
+            image: answer::text(&seen, "/Image").map(|id| ImageId(id.to_owned())),
+            ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
         }))
     }
 
@@ -143,14 +168,16 @@ impl DockerEngine {
             host_config: Some(HostConfig { network_mode: Some("none".to_owned()), ..HostConfig::default() }),
             ..ContainerCreateBody::default()
         };
-        let options = query::CreateContainerOptionsBuilder::new().name(name).build();
+        let doing = format!("hold image {id}");
+        let body = serde_json::to_vec(&body)
+            .map(Bytes::from)
+            .map_err(|error| EngineError::Refused(format!("{doing}: {error}")))?;
         self.connection
-            .call(&format!("hold image {id}"), CHANGE, |docker| {
-                let (options, body) = (options.clone(), body.clone());
-                async move { docker.create_container(Some(options), body).await }
+            .call(&doing, CHANGE, |client| {
+                let body = body.clone();
+                async move { client.send(Method::POST, "/containers/create", &[("name", name)], body).await }
             })
             .await
-            .map(|_| ())
             .map_err(|error| match error {
                 // It was not there a moment ago.
                 EngineError::Refused(text) if text.contains("already in use") => {
@@ -170,7 +197,7 @@ struct Hold {
 #[async_trait]
 impl Engine for DockerEngine {
     async fn ping(&self) -> Result<(), EngineError> {
-        self.connection.call("ping", PING, |docker| async move { docker.ping().await }).await.map(|_| ())
+        self.connection.ping(PING).await
     }
 
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
@@ -181,14 +208,14 @@ impl Engine for DockerEngine {
             // Podman's names have no slash.
             Members::Name(name) => self.list("name", format!("^/?{}$", escaped(name))).await?,
         };
-        let wanted = listed.into_iter().filter_map(|summary| {
-            let labels = summary.labels.unwrap_or_default();
+        let wanted = listed.into_iter().filter_map(|listed| {
+            let labels = answer::map(&listed, "/Labels").unwrap_or_default();
             let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
-            let skip = one_off || labels.contains_key(HOLD_LABEL);
-            Some((summary.id.filter(|_| !skip)?, summary.status.unwrap_or_default()))
+            let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
+            Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
         });
         let mut containers: Vec<Container> = stream::iter(wanted)
-            .map(|(id, status)| async move { self.inspect(&id, status).await })
+            .map(|(id, listed)| async move { self.look(&listed, &id).await })
             .buffer_unordered(AT_ONCE)
             // One that went away in between is not there.
             .try_filter_map(|container| ready(Ok(container)))
@@ -205,12 +232,11 @@ impl Engine for DockerEngine {
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         let name = checked(name)?;
         let doing = format!("inspect image {name}");
-        let seen = self
-            .connection
-            .read(&doing, |docker| async move { docker.inspect_image(name).await.map(Box::new) })
-            .await;
+        let path = format!("/images/{name}/json");
+        let path = path.as_str();
+        let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
         match seen {
-            Ok(seen) => convert::image(*seen)
+            Ok(seen) => convert::image(&seen)
                 .map(Some)
                 .ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id"))),
             Err(EngineError::NotFound(_)) => Ok(None),
@@ -232,8 +258,8 @@ impl Engine for DockerEngine {
             .from_image(&reference.repository.to_string())
             .tag(which)
             .build();
-        let docker = self.connection.call(&doing, READ, |docker| ready(Ok(docker))).await?;
-        let mut messages = docker.create_image(Some(options), None, login);
+        let client = self.connection.fresh().await?;
+        let mut messages = client.docker.create_image(Some(options), None, login);
         let mut layers = pull::Layers::default();
         progress.send_replace(Pulled::default());
         loop {
@@ -263,28 +289,34 @@ impl Engine for DockerEngine {
             .repo(&reference.repository.to_string())
             .tag(reference.tag.as_deref().unwrap_or("latest"))
             .build();
-        self.connection
-            .call(&format!("tag {id} as {}", reference.tagged()), CHANGE, |docker| {
+        let doing = format!("tag {id} as {}", reference.tagged());
+        let mut tries = TAG_TRIES;
+        loop {
+            let done = self.connection.call(&doing, CHANGE, |client| {
                 let options = options.clone();
-                async move { docker.tag_image(image, Some(options)).await }
-            })
-            .await
+                async move { client.docker.tag_image(image, Some(options)).await }
+            });
+            tries -= 1;
+            match done.await {
+                // The containerd store moves a tag by removing and making it: of two who do so at once, one is refused.
+                Err(EngineError::Refused(text)) if tries > 0 && text.contains("already exists") => {}
+                done => return done,
+            }
+        }
     }
 
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError> {
         let name = reference.tagged();
-        let name = name.as_str();
+        let path = format!("/images/{name}");
+        let path = path.as_str();
         // Without force the engine refuses where a container, running or not, has no other name for its image.
-        let options = query::RemoveImageOptionsBuilder::new().force(false).noprune(true).build();
+        let query = [("force", "false"), ("noprune", "true")];
         let done = self
             .connection
-            .call(&format!("remove tag {name}"), CHANGE, |docker| {
-                let options = options.clone();
-                async move {
-                    match docker.remove_image(name, Some(options), None).await {
-                        Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
-                        done => done.map(|_| ()),
-                    }
+            .call(&format!("remove tag {name}"), CHANGE, |client| async move {
+                match client.send(Method::DELETE, path, &query, Bytes::new()).await {
+                    Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
+                    done => done,
                 }
             })
             .await;
@@ -292,17 +324,16 @@ impl Engine for DockerEngine {
     }
 
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
-        let filters = HashMap::from([("reference", vec![format!("{repository}:*")])]);
-        let options = query::ListImagesOptionsBuilder::new().filters(&filters).build();
+        let filters = json!({ "reference": [format!("{repository}:*")] }).to_string();
+        let query = [("filters", filters.as_str())];
         let listed = self
             .connection
-            .read(&format!("list the tags of {repository}"), |docker| {
-                let options = options.clone();
-                async move { docker.list_images(Some(options)).await }
+            .read(&format!("list the tags of {repository}"), |client| async move {
+                client.get("/images/json", &query).await
             })
             .await?;
         // An image is listed with all its names.
-        let names = listed.into_iter().flat_map(|image| image.repo_tags);
+        let names = answer::list(&listed, "").iter().flat_map(|image| answer::texts(image, "/RepoTags"));
         let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
         tags.retain(|tag| tag.repository == *repository);
         tags.sort();
@@ -328,8 +359,8 @@ impl Engine for DockerEngine {
     async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError> {
         let listed = self.list("label", format!("{HOLD_LABEL}={project}")).await?;
         let mut names: Vec<String> = listed
-            .into_iter()
-            .filter_map(|summary| summary.names?.into_iter().next())
+            .iter()
+            .filter_map(|listed| answer::text(listed, "/Names/0"))
             .map(|name| name.trim_start_matches('/').to_owned())
             .collect();
         names.sort();
@@ -350,10 +381,10 @@ impl Engine for DockerEngine {
         let options = query::RemoveContainerOptionsBuilder::new().force(false).v(true).build();
         let done = self
             .connection
-            .call(&doing, CHANGE, |docker| {
+            .call(&doing, CHANGE, |client| {
                 let options = options.clone();
                 async move {
-                    match docker.remove_container(name, Some(options)).await {
+                    match client.docker.remove_container(name, Some(options)).await {
                         Err(Error::DockerResponseServerError { status_code: 409, message })
                             if message.contains("already in progress") =>
                         {
@@ -372,8 +403,8 @@ impl Engine for DockerEngine {
         let options =
             query::LogsOptionsBuilder::new().stdout(true).stderr(true).tail(&lines.to_string()).build();
         self.connection
-            .read(&format!("read the log of {}", stable(container)), |docker| {
-                let mut pieces = docker.logs(container, Some(options.clone()));
+            .read(&format!("read the log of {}", stable(container)), |client| {
+                let mut pieces = client.docker.logs(container, Some(options.clone()));
                 async move {
                     let mut tail = Tail::default();
                     while let Some(piece) = pieces.next().await {
@@ -389,9 +420,9 @@ impl Engine for DockerEngine {
         let (container, name) = (checked(container)?, checked(name)?);
         let doing = format!("rename container {}", stable(container));
         self.connection
-            .call(&doing, CHANGE, |docker| async move {
+            .call(&doing, CHANGE, |client| async move {
                 let options = query::RenameContainerOptionsBuilder::new().name(name).build();
-                docker.rename_container(container, options).await
+                client.docker.rename_container(container, options).await
             })
             .await
     }
@@ -399,54 +430,41 @@ impl Engine for DockerEngine {
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("restart container {}", stable(container));
-        let Some(seen) = self.inspect(container, String::new()).await? else {
+        let Some(seen) = self.inspect(container).await? else {
             return Err(EngineError::NotFound(format!("{doing}: it is gone")));
         };
         // Podman takes a time that is not given for none at all, and kills.
         let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
         let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
         self.connection
-            .call(&doing, RESTART, |docker| {
+            .call(&doing, RESTART, |client| {
                 let options = options.clone();
-                async move { docker.restart_container(container, Some(options)).await }
+                async move { client.docker.restart_container(container, Some(options)).await }
             })
             .await
     }
 
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        // The request goes out when the stream is first read; what happens until then comes from the buffer.
-        let docker = self
-            .connection
-            .call("connect", PING, |docker| async move {
-                docker.ping().await?;
-                Ok(docker)
-            })
-            .await?;
         let since = format!("{}.{:09}", since_nano / 1_000_000_000, since_nano % 1_000_000_000);
-        let filters = HashMap::from([("type", vec!["container"]), ("event", convert::EVENTS.to_vec())]);
-        let options = query::EventsOptionsBuilder::new().filters(&filters).since(&since);
-        let events = docker
-            .events(Some(options.build()))
-            .scan((), |(), seen| {
-                ready(seen.inspect_err(|error| tracing::debug!(%error, "event stream broke")).ok())
-            })
-            .filter_map(|seen| ready(convert::event(seen)));
-        Ok(events.boxed())
+        let filters = json!({ "type": ["container"], "event": convert::EVENTS }).to_string();
+        let client = self.connection.fresh().await?;
+        Ok(events::of(client, filters, since))
     }
 
     async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError> {
         let name = checked(container)?;
+        let path = format!("/containers/{name}/stats");
+        let path = path.as_str();
         // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
-        let options = query::StatsOptionsBuilder::new().stream(false).one_shot(true).build();
+        let query = [("stream", "false"), ("one-shot", "true")];
         let seen = self
             .connection
-            .call(&format!("read the stats of {name}"), STATS, |docker| {
-                let mut stats = docker.stats(name, Some(options.clone()));
-                async move { stats.next().await.transpose() }
+            .call(&format!("read the stats of {name}"), STATS, |client| async move {
+                client.get(path, &query).await
             })
             .await;
         match seen {
-            Ok(seen) => Ok(seen.as_ref().and_then(stats::usage)),
+            Ok(seen) => Ok(stats::usage(&seen)),
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -454,31 +472,10 @@ impl Engine for DockerEngine {
 
     async fn machine_memory(&self) -> Result<u64, EngineError> {
         let doing = "read the machine's memory";
-        let info = self.connection.call(doing, STATS, |docker| async move { docker.info().await }).await?;
-        let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+        let info = self.connection.call(doing, STATS, |client| async move { client.get("/info", &[]).await });
+        let memory = answer::amount(&info.await?, "/MemTotal").filter(|bytes| *bytes > 0);
         memory.ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no MemTotal")))
     }
-}
-
-/// A name that can stand in a request's path without meaning another path.
-fn checked(name: &str) -> Result<&str, EngineError> {
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"_.-/:@[]".contains(&b);
-    let climbs = name.split('/').any(|part| matches!(part, "" | "." | ".."));
-    if climbs || !name.bytes().all(legal) {
-        return Err(EngineError::NotFound(format!("no engine object can be called {name:?}")));
-    }
-    Ok(name)
-}
-
-/// A name as a regular expression that matches it alone.
-fn escaped(name: &str) -> String {
-    name.chars().fold(String::new(), |mut text, c| {
-        if !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-') {
-            text.push('\\');
-        }
-        text.push(c);
-        text
-    })
 }
 
 fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
@@ -488,5 +485,7 @@ fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
     }
 }
 
+#[cfg(test)]
+mod modern_tests;
 #[cfg(test)]
 mod tests;

@@ -2,47 +2,42 @@
 
 use std::time::Duration;
 
-use bollard::models::{ContainerMemoryStats, ContainerStatsResponse};
+use serde_json::Value;
 
+use super::answer::{amount, list, text};
 use crate::ports::Usage;
 
 /// The counters; `None` for a container that does not run, of which engines send zeros.
-pub(super) fn usage(stats: &ContainerStatsResponse) -> Option<Usage> {
-    let cpu = stats.cpu_stats.as_ref()?;
-    let time = cpu.cpu_usage.as_ref()?;
-    let per_core = || time.percpu_usage.as_ref().and_then(|cores| u32::try_from(cores.len()).ok());
-    let read = stats.read?;
-    let memory = stats.memory_stats.as_ref();
+pub(super) fn usage(stats: &Value) -> Option<Usage> {
+    let per_core = || u32::try_from(list(stats, "/cpu_stats/cpu_usage/percpu_usage").len()).ok();
+    let online = amount(stats, "/cpu_stats/online_cpus").and_then(|n| u32::try_from(n).ok());
     Some(Usage {
         // A reading that was never made has the year 1.
-        read: jiff::Timestamp::from_nanosecond(read.unix_timestamp_nanos())
-            .ok()
-            .filter(|at| at.as_second() > 0)?,
-        cpu: Duration::from_nanos(time.total_usage?),
-        cores: cpu.online_cpus.filter(|n| *n > 0).or_else(per_core).filter(|n| *n > 0).unwrap_or(1),
-        memory: memory.map(without_cache).unwrap_or_default(),
-        memory_limit: memory.and_then(|memory| memory.limit).filter(|limit| *limit > 0),
+        read: text(stats, "/read")?.parse().ok().filter(|at: &jiff::Timestamp| at.as_second() > 0)?,
+        cpu: Duration::from_nanos(amount(stats, "/cpu_stats/cpu_usage/total_usage")?),
+        cores: online.filter(|n| *n > 0).or_else(per_core).filter(|n| *n > 0).unwrap_or(1),
+        memory: without_cache(stats),
+        memory_limit: amount(stats, "/memory_stats/limit").filter(|limit| *limit > 0),
     })
 }
 
 /// Usage less the file cache that the kernel would drop first, as `docker stats` shows it. Podman does not tell.
-fn without_cache(memory: &ContainerMemoryStats) -> u64 {
-    let usage = memory.usage.unwrap_or_default();
-    let cache = memory.stats.as_ref().and_then(|stats| {
-        // cgroup v1 has both names, and the one with `total` counts the children too.
-        stats.get("total_inactive_file").or_else(|| stats.get("inactive_file"))
-    });
-    usage - cache.copied().filter(|cache| *cache < usage).unwrap_or_default()
+fn without_cache(stats: &Value) -> u64 {
+    let usage = amount(stats, "/memory_stats/usage").unwrap_or_default();
+    // cgroup v1 has both names, and the one with `total` counts the children too.
+    let cache = amount(stats, "/memory_stats/stats/total_inactive_file")
+        .or_else(|| amount(stats, "/memory_stats/stats/inactive_file"));
+    usage - cache.filter(|cache| *cache < usage).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
-    fn read(answer: Value) -> Option<Usage> {
-        usage(&serde_json::from_value(answer).expect("an answer of the engine"))
+    fn read(answer: &Value) -> Option<Usage> {
+        usage(answer)
     }
 
     fn answer(cpu: &Value, memory: &Value) -> Value {
@@ -61,29 +56,29 @@ mod tests {
             &json!({ "cpu_usage": { "total_usage": 700, "percpu_usage": [400, 300] }, "system_cpu_usage": 9 }),
             &json!({ "usage": 1000, "limit": 5000, "stats": { "inactive_file": 1, "total_inactive_file": 300 } }),
         );
-        assert_eq!(read(cgroup1), Some(usual(2, 700, Some(5000))));
+        assert_eq!(read(&cgroup1), Some(usual(2, 700, Some(5000))));
         let cgroup2 = answer(
             &json!({ "cpu_usage": { "total_usage": 700 }, "online_cpus": 4 }),
             &json!({ "usage": 1000, "limit": 5000, "stats": { "inactive_file": 200 } }),
         );
-        assert_eq!(read(cgroup2), Some(usual(4, 800, Some(5000))));
+        assert_eq!(read(&cgroup2), Some(usual(4, 800, Some(5000))));
         let podman = answer(
             &json!({ "cpu_usage": { "total_usage": 700 }, "online_cpus": 0 }),
             &json!({ "usage": 1000, "limit": 18_446_744_073_709_551_615_u64 }),
         );
-        assert_eq!(read(podman), Some(usual(1, 1000, Some(u64::MAX))));
+        assert_eq!(read(&podman), Some(usual(1, 1000, Some(u64::MAX))));
         let cache_beyond_usage = answer(
             &json!({ "cpu_usage": { "total_usage": 700 }, "online_cpus": 1 }),
             &json!({ "usage": 100, "limit": 0, "stats": { "inactive_file": 200 } }),
         );
-        assert_eq!(read(cache_beyond_usage), Some(usual(1, 100, None)));
+        assert_eq!(read(&cache_beyond_usage), Some(usual(1, 100, None)));
     }
 
     #[test]
     fn a_container_that_does_not_run_has_no_usage() {
         let mut stopped = answer(&json!({ "cpu_usage": { "total_usage": 0 } }), &json!({}));
         stopped["read"] = "0001-01-01T00:00:00Z".into();
-        assert_eq!(read(stopped), None);
-        assert_eq!(read(json!({})), None);
+        assert_eq!(read(&stopped), None);
+        assert_eq!(read(&json!({})), None);
     }
 }

@@ -3,12 +3,13 @@
 use std::io::Read;
 use std::time::Duration;
 
+use http::StatusCode;
+use http::header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use reqwest::header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER};
-use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 
+use super::client::Response;
 use super::fault::{Fault, plain, status_words, transport_words};
 use crate::image::Digest;
 

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::HeaderValue;
-use reqwest::{Method, StatusCode, Url};
+use http::{HeaderValue, Method, StatusCode};
 use tokio::time::Instant;
+use url::Url;
 
 use super::answer;
 use super::challenge::Challenge;
 use super::credentials::{Credentials, Login};
 use super::fault::Fault;
-use super::transport::{Outgoing, Transport, leads_inside};
+use super::reach::Reach;
+use super::transport::{Outgoing, Transport};
 use crate::image::Repository;
 
 /// Life of a token whose service names none (distribution's token specification).
@@ -33,7 +34,19 @@ pub(super) struct Access {
     pub(super) authorization: HeaderValue,
     /// Whether a configured login stands behind it.
     pub(super) with_login: bool,
+    /// Where the registry was that sent the challenge.
+    pub(super) reach: Reach,
     until: Option<Instant>,
+}
+
+/// Who asks for a login, and for what.
+pub(super) struct Asked<'a> {
+    /// Where the registry's API begins.
+    pub(super) base: &'a Url,
+    /// How far inside the registry is.
+    pub(super) reach: Reach,
+    /// What is to be opened.
+    pub(super) repository: &'a Repository,
 }
 
 impl Access {
@@ -42,14 +55,14 @@ impl Access {
     }
 }
 
-/// Gets access to `repository` of the registry at `base` by meeting `challenge`.
+/// Gets access to a repository by meeting `challenge`.
 pub(super) async fn open(
     transport: &Transport,
     credentials: &Credentials,
-    base: &Url,
-    repository: &Repository,
+    asked: &Asked<'_>,
     challenge: Challenge,
 ) -> Result<Access, Fault> {
+    let repository = asked.repository;
     let login = credentials.for_host(&repository.host).await.map_err(|error| Fault::Image(error.0))?;
     let with_login = login.is_some();
     let (authorization, until) = match (&challenge, login) {
@@ -65,11 +78,11 @@ pub(super) async fn open(
         (Challenge::Basic, None) => return Err(unauthorized(repository, false)),
         (Challenge::Bearer { realm, service, scope }, login) => {
             let ask = TokenRequest { realm, service: service.as_deref(), scope: scope.as_deref(), login };
-            let (header, life) = ask.send(transport, base, repository).await?;
+            let (header, life) = ask.send(transport, asked).await?;
             (header, Some(Instant::now() + life))
         }
     };
-    Ok(Access { challenge, authorization, with_login, until })
+    Ok(Access { challenge, authorization, with_login, reach: asked.reach, until })
 }
 
 /// A registry let us not in.
@@ -90,22 +103,20 @@ struct TokenRequest<'a> {
 }
 
 impl TokenRequest<'_> {
-    async fn send(
-        self,
-        transport: &Transport,
-        base: &Url,
-        repository: &Repository,
-    ) -> Result<(HeaderValue, Duration), Fault> {
+    async fn send(self, transport: &Transport, asked: &Asked<'_>) -> Result<(HeaderValue, Duration), Fault> {
+        let Asked { base, reach, repository } = *asked;
         let with_login = self.login.is_some();
         let server = self.realm.host_str().unwrap_or_default();
         let whose = format!("registry {}: its token service {server}", repository.host);
         if with_login && base.scheme() == "https" && self.realm.scheme() != "https" {
             return Err(Fault::Image(format!("{whose} has no TLS, so it does not get the credentials")));
         }
-        if leads_inside(base, self.realm) {
-            return Err(Fault::Image(format!("{whose} is an address of this machine")));
+        let is_here = |url| Reach::of_literal(url) == Some(Reach::Here);
+        if with_login && is_here(base) && !is_here(self.realm) {
+            let why = "is on another machine, so it does not get the credentials of a registry on this one";
+            return Err(Fault::Image(format!("{whose} {why}")));
         }
-        let response = transport.send(&whose, self.request(repository)).await?;
+        let response = transport.send_within(&whose, self.request(repository), Some(reach)).await?;
         let status = response.status();
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) {
             return Err(unauthorized(repository, with_login));
@@ -207,25 +218,49 @@ mod tests {
 
     #[tokio::test]
     async fn credentials_are_not_sent_without_tls_nor_to_this_machine() {
-        let refused = async |realm: &str| {
+        let refused = async |base: &str, realm: &str| {
             let realm = Url::parse(realm).unwrap();
             let login = Some(Login::IdentityToken("s3cret".into()));
             let ask = TokenRequest { realm: &realm, service: None, scope: None, login };
-            let base = Url::parse("https://r.example").unwrap();
+            let base = Url::parse(base).unwrap();
             let repository = Repository { host: "r.example".into(), path: "a".into() };
-            let transport = Transport::new(None).unwrap();
-            match ask.send(&transport, &base, &repository).await {
+            let transport = Transport::new(None);
+            let reach = Reach::of_literal(&base).unwrap_or(Reach::Public);
+            let asked = Asked { base: &base, reach, repository: &repository };
+            match ask.send(&transport, &asked).await {
                 Err(Fault::Image(text)) => text,
                 other => panic!("{other:?}"),
             }
         };
         assert_eq!(
-            refused("http://auth.example/token").await,
+            refused("https://r.example", "http://auth.example/token").await,
             "registry r.example: its token service auth.example has no TLS, so it does not get the credentials"
         );
+        for (host, shown) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("[::ffff:0.0.0.0]", "[::ffff:0:0]"),
+            ("[::]", "[::]"),
+            ("0x7f.1", "127.0.0.1"),
+            ("localhost", "localhost"),
+            ("169.254.169.254", "169.254.169.254"),
+        ] {
+            assert_eq!(
+                refused("https://r.example", &format!("https://{host}:9090/trigger")).await,
+                format!(
+                    "registry r.example: its token service {shown}: it leads to an address of this machine"
+                )
+            );
+        }
         assert_eq!(
-            refused("https://127.0.0.1:9090/trigger").await,
-            "registry r.example: its token service 127.0.0.1 is an address of this machine"
+            refused("https://r.example", "https://10.9.8.7/token").await,
+            "registry r.example: its token service 10.9.8.7: it leads to an address of a private network"
         );
+        for base in ["http://localhost:5000", "http://127.0.0.1:5000", "http://[::1]:5000"] {
+            assert_eq!(
+                refused(base, "https://auth.example/token").await,
+                "registry r.example: its token service auth.example is on another machine, so it does not get the \
+                 credentials of a registry on this one"
+            );
+        }
     }
 }

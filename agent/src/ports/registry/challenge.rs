@@ -1,7 +1,7 @@
 //! What a registry asks for with a 401: `WWW-Authenticate` headers as values (RFC 9110 section 11).
 
-use reqwest::Url;
-use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+use http::header::{HeaderMap, WWW_AUTHENTICATE};
+use url::Url;
 
 use super::transport::without_login;
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::fault::plain;
 use crate::image::HUB;
 use crate::ports::RegistryError;
+use crate::ports::compose::environment::is_for_the_agent_alone;
 
 /// Under which name Docker keeps Docker Hub's login.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -164,8 +165,10 @@ impl Credentials {
             .process_group(0)
             .kill_on_drop(true);
         // What the service manager tells us is not meant for children.
-        for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"] {
-            command.env_remove(variable);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(is_for_the_agent_alone) {
+                command.env_remove(name);
+            }
         }
         let mut child = command.spawn().map(Running).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => fault("not found in PATH"),

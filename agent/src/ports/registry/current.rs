@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 
-use crate::image::{Digest, Reference};
+use crate::image::{Digest, Reference, Repository};
 use crate::ports::{Registry, RegistryError, Urgency};
 
 /// Passes every question on to the client that is in use at that moment.
@@ -34,5 +34,9 @@ impl Registry for CurrentRegistry {
 
     async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         self.client().confirm(reference).await
+    }
+
+    async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+        self.client().has(repository, digest).await
     }
 }

@@ -4,8 +4,10 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use reqwest::StatusCode;
+use http::StatusCode;
 
+use super::client::ExchangeError;
+use super::reach::LeadsInside;
 use crate::ports::RegistryError;
 
 /// Why an exchange failed, by what follows from it.
@@ -41,15 +43,17 @@ pub(super) fn status_words(status: StatusCode) -> String {
 }
 
 /// What went wrong between us and a registry, without addresses, ports and numbers of ours.
-pub(super) fn transport_words(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return if error.is_connect() { "no connection in time" } else { "no answer in time" }.to_owned();
-    }
-    // reqwest's own text holds the address asked, so only what lies below it is looked at.
+pub(super) fn transport_words(error: &ExchangeError) -> String {
     let causes: Vec<&(dyn Error + 'static)> =
         std::iter::successors(error.source(), |cause| below(*cause)).collect();
+    if let Some(inside) = causes.iter().find_map(|cause| cause.downcast_ref::<LeadsInside>()) {
+        return inside.to_string();
+    }
     if let Some(words) = causes.iter().find_map(|cause| Some(tls_words(cause.downcast_ref()?))) {
         return words;
+    }
+    if causes.iter().any(|cause| is_timeout(*cause)) {
+        return if error.is_connect() { "no connection in time" } else { "no answer in time" }.to_owned();
     }
     if let Some(words) = causes.iter().find_map(|cause| io_words(cause.downcast_ref()?)) {
         return words.to_owned();
@@ -57,7 +61,7 @@ pub(super) fn transport_words(error: &reqwest::Error) -> String {
     if causes.iter().any(|cause| cause.to_string() == "dns error") {
         return "its name could not be looked up".to_owned();
     }
-    causes.last().map_or_else(|| "the request failed".to_owned(), |cause| plain(&cause.to_string()))
+    causes.last().map_or_else(|| error.to_string(), |cause| plain(&cause.to_string()))
 }
 
 /// The next cause. An I/O error that wraps another error leaves it out of its `source`.
@@ -66,6 +70,10 @@ fn below<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
         Some(inner) => Some(inner),
         None => cause.source(),
     }
+}
+
+fn is_timeout(cause: &(dyn Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 fn io_words(error: &io::Error) -> Option<&'static str> {
@@ -77,7 +85,6 @@ fn io_words(error: &io::Error) -> Option<&'static str> {
         | io::ErrorKind::UnexpectedEof => "it closed the connection",
         io::ErrorKind::HostUnreachable => "host unreachable",
         io::ErrorKind::NetworkUnreachable => "network unreachable",
-        io::ErrorKind::TimedOut => "no connection in time",
         _ => return None,
     })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::StatusCode;
+use http::StatusCode;
 
 /// How one request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

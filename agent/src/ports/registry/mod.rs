@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `mod.rs` | the exchange: `HEAD`, login where asked for, `GET` as fallback, the registry's false claims |
 //! | [`transport`] | clients by what may be trusted, redirects |
+//! | [`client`], [`connect`] | one HTTP exchange within its limits; connections, proxies |
+//! | [`reach`] | which addresses a registry may lead us to |
 //! | [`tls`] | TLS settings that work on every host |
 //! | [`challenge`], [`auth`], [`credentials`] | what a 401 asks for, how it is met, where logins come from |
 //! | [`answer`] | what stands in an answer |
@@ -18,10 +20,13 @@ mod answer;
 mod auth;
 mod backoff;
 mod challenge;
+mod client;
+mod connect;
 mod credentials;
 mod current;
 mod fault;
 mod meter;
+mod reach;
 pub(crate) mod tls;
 mod transport;
 
@@ -29,15 +34,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use reqwest::{Method, Response, StatusCode, Url};
+use http::{Method, StatusCode};
+use url::Url;
 
 use self::auth::Access;
 use self::backoff::Gate;
 use self::challenge::Challenge;
+use self::client::Response;
 pub use self::credentials::{Credentials, Login};
 pub use self::current::CurrentRegistry;
 use self::fault::Fault;
 pub use self::meter::{Meter, RequestOutcome};
+use self::reach::Reach;
 use self::transport::{Outgoing, Transport};
 use super::{Registry, RegistryError, Urgency};
 use crate::config::RegistryConfig;
@@ -104,7 +112,7 @@ impl RegistryClient {
         let home = Url::parse(&home).ok().and_then(transport::without_login).ok_or_else(|| {
             RegistryError("registry.url is not an address of the form http://host:port".to_owned())
         })?;
-        let transport = Transport::new(insecure.then_some(&home))?;
+        let transport = Transport::new(insecure.then_some(&home));
         Ok(Self { home, home_host, concurrency, transport, credentials, hosts: Mutex::default() })
     }
 
@@ -167,6 +175,22 @@ impl RegistryClient {
         Err(answer::refusal(&whose(reference), status, response.headers(), &reference.repository.path))
     }
 
+    /// Whether there is a manifest under this reference, which is pinned.
+    async fn serves(&self, host: &Host, pinned: &Reference) -> Result<bool, Fault> {
+        let mut response = self.fetch(host, pinned, Method::HEAD).await?;
+        // Also one that dislikes HEAD may say that there is none.
+        if transport::dislikes_head(response.status()) {
+            response = self.fetch(host, pinned, Method::GET).await?;
+        }
+        match response.status() {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            status => {
+                Err(answer::refusal(&whose(pinned), status, response.headers(), &pinned.repository.path))
+            }
+        }
+    }
+
     async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
         let response = self.fetch(host, reference, Method::GET).await?;
         let status = response.status();
@@ -202,7 +226,7 @@ impl RegistryClient {
         };
         let (access, fresh) = match host.access(repository) {
             Some(access) if access.is_valid() => (Some(access), false),
-            Some(stale) => (Some(self.open(host, repository, stale.challenge).await?), true),
+            Some(stale) => (Some(self.open(host, repository, stale.challenge, stale.reach).await?), true),
             None => (None, false),
         };
         let response = self.transport.send(&whose, request(access.as_ref())).await?;
@@ -227,7 +251,8 @@ impl RegistryClient {
         if fresh && access.is_some_and(|access| access.challenge == challenge) {
             return Err(auth::unauthorized(repository, with_login));
         }
-        let access = self.open(host, repository, challenge).await?;
+        let reach = self.transport.reach(&url, &response).await;
+        let access = self.open(host, repository, challenge, reach).await?;
         let response = self.transport.send(&whose, request(Some(&access))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
             host.forget(repository);
@@ -241,9 +266,10 @@ impl RegistryClient {
         host: &Host,
         repository: &Repository,
         challenge: Challenge,
+        reach: Reach,
     ) -> Result<Access, Fault> {
-        let access =
-            auth::open(&self.transport, &self.credentials, &host.base, repository, challenge).await?;
+        let asked = auth::Asked { base: &host.base, reach, repository };
+        let access = auth::open(&self.transport, &self.credentials, &asked, challenge).await?;
         lock(&host.access).insert(repository.path.clone(), access.clone());
         Ok(access)
     }
@@ -288,13 +314,25 @@ impl Registry for RegistryClient {
         pass.settle(&outcome);
         Ok(outcome?)
     }
+
+    async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+        let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
+        let host = self.host(&repository.host)?;
+        let pass = host.gate.pass(Urgency::Routine).await?;
+        let outcome = self.serves(&host, &pinned).await;
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
 }
 
 impl Host {
     fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {
         let base = self.base.as_str().trim_end_matches('/');
-        let tag = reference.tag.as_deref().unwrap_or("latest");
-        Url::parse(&format!("{base}/v2/{}/manifests/{tag}", reference.repository.path))
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        };
+        Url::parse(&format!("{base}/v2/{}/manifests/{which}", reference.repository.path))
             .map_err(|_| Fault::Image(format!("image {reference}: it makes no address")))
     }
 

@@ -1,23 +1,25 @@
 //! One HTTP exchange with a registry or its token service: which client, which redirects, which words on failure.
 
-use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
-use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
-use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, Url};
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, LOCATION};
+use http::{HeaderValue, Method, Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::client::proxy::matcher::Matcher;
+use rustls::ClientConfig;
+use url::Url;
 
+use super::client::{Client, ExchangeError, Response};
+use super::connect::{CONNECT_TIMEOUT, Connector};
 use super::fault::{Fault, status_words, transport_words};
 use super::meter::{Meter, RequestOutcome};
+use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use super::tls;
-use crate::ports::RegistryError;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const MOST_REDIRECTS: usize = 5;
 
 /// The clients, by what may be trusted.
-#[derive(Debug)]
 pub(super) struct Transport {
     /// The world: certificates verified, proxies of the environment used.
     remote: Client,
@@ -25,8 +27,17 @@ pub(super) struct Transport {
     loopback: Client,
     /// The one host whose certificate is not verified (`registry.insecure`).
     unverified: Option<(String, Client)>,
+    verified_config: Arc<ClientConfig>,
+    proxies: Arc<Matcher>,
+    lookup: Lookup,
     /// Who counts.
     pub(super) meter: Meter,
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Transport")
+    }
 }
 
 /// A request as it goes to its first address.
@@ -39,24 +50,47 @@ pub(super) struct Outgoing {
     pub(super) form: Option<String>,
 }
 
+impl Outgoing {
+    fn message(&self, whose: &str) -> Result<Request<Full<Bytes>>, Fault> {
+        let mut message = Request::builder()
+            .method(self.method.clone())
+            .uri(self.url.as_str())
+            .header(ACCEPT, self.accept)
+            .header(ACCEPT_ENCODING, "identity");
+        if let Some(authorization) = &self.authorization {
+            message = message.header(AUTHORIZATION, authorization.clone());
+        }
+        if self.form.is_some() {
+            message = message.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        }
+        let body = Full::from(self.form.clone().unwrap_or_default());
+        message.body(body).map_err(|_| Fault::Image(format!("{whose}: its address cannot be asked")))
+    }
+}
+
 impl Transport {
     /// `unverified` is an address whose host may show any certificate.
-    pub(super) fn new(unverified: Option<&Url>) -> Result<Self, RegistryError> {
-        let verified = tls::client_config();
-        let unverified = match unverified {
-            None => None,
-            Some(url) => {
-                let host = url.host_str().unwrap_or_default().to_owned();
-                let builder = Client::builder().tls_backend_preconfigured(tls::unverified_client_config());
-                Some((host, build(if is_local(url) { builder.no_proxy() } else { builder })?))
-            }
+    pub(super) fn new(unverified: Option<&Url>) -> Self {
+        let verified = Arc::new(tls::client_config());
+        let proxies = Arc::new(Matcher::from_env());
+        let lookup = system_lookup();
+        let client = |tls: &Arc<ClientConfig>, with_proxies: bool| {
+            let resolver = Resolver { lookup: lookup.clone(), limit: None };
+            Client::new(Connector::new(tls.clone(), resolver, with_proxies.then(|| proxies.clone())))
         };
-        Ok(Self {
-            remote: build(Client::builder().tls_backend_preconfigured(verified.clone()))?,
-            loopback: build(Client::builder().tls_backend_preconfigured(verified).no_proxy())?,
+        let unverified = unverified.map(|url| {
+            let host = url.host_str().unwrap_or_default().to_owned();
+            (host, client(&Arc::new(tls::unverified_client_config()), !is_local(url)))
+        });
+        Self {
+            remote: client(&verified, true),
+            loopback: client(&verified, false),
             unverified,
+            verified_config: verified,
+            proxies,
+            lookup,
             meter: Meter::default(),
-        })
+        }
     }
 
     fn client(&self, url: &Url) -> &Client {
@@ -67,14 +101,59 @@ impl Transport {
         }
     }
 
+    /// A client for a request to which somebody else has led us: it connects to nothing further inside than `limit`. It
+    /// serves that one request, for its name resolution is its own.
+    fn guarded(&self, whose: &str, url: &Url, limit: Reach) -> Result<Client, Fault> {
+        if let Some(reach) = Reach::of_literal(url).filter(|reach| *reach > limit) {
+            return Err(Fault::Image(format!("{whose}: it leads to {}", reach.words())));
+        }
+        let host = url.host_str().unwrap_or_default();
+        let config = match &self.unverified {
+            Some((unverified, _)) if unverified == host => Arc::new(tls::unverified_client_config()),
+            _ => self.verified_config.clone(),
+        };
+        let resolver = Resolver { lookup: self.lookup.clone(), limit: Some((host.to_owned(), limit)) };
+        let proxies = (!is_local(url)).then(|| self.proxies.clone());
+        Ok(Client::new(Connector::new(config, resolver, proxies)))
+    }
+
+    /// How far inside the registry at `url` is that sent `response`. Where a proxy has connected, its own address tells
+    /// nothing about the registry, so the name must lead as far inside, too.
+    pub(super) async fn reach(&self, url: &Url, response: &Response) -> Reach {
+        if let Some(reach) = Reach::of_literal(url) {
+            return reach;
+        }
+        let connected = response.remote_addr().map_or(Reach::Public, |address| Reach::of(address.ip()));
+        if connected == Reach::Public {
+            return connected;
+        }
+        let found = (self.lookup)(url.host_str().unwrap_or_default().to_owned());
+        let found = tokio::time::timeout(CONNECT_TIMEOUT, found).await;
+        let named = found.ok().and_then(Result::ok).unwrap_or_default().into_iter().map(Reach::of).max();
+        connected.min(named.unwrap_or(Reach::Public))
+    }
+
+    /// Sends a request of our own and follows redirects; see [`send_within`](Self::send_within).
+    pub(super) async fn send(&self, whose: &str, request: Outgoing) -> Result<Response, Fault> {
+        self.send_within(whose, request, None).await
+    }
+
     /// Sends a request and follows redirects of a `GET` or `HEAD`. The login is for the first address only: it
-    /// is dropped for good when a redirect leaves its scheme, host or port. `whose` begins error texts.
-    pub(super) async fn send(&self, whose: &str, mut request: Outgoing) -> Result<Response, Fault> {
+    /// is dropped for good when a redirect leaves its scheme, host or port. Nothing is asked that lies further inside
+    /// than `limit`, or than who redirects. `whose` begins error texts.
+    pub(super) async fn send_within(
+        &self,
+        whose: &str,
+        mut request: Outgoing,
+        mut limit: Option<Reach>,
+    ) -> Result<Response, Fault> {
         for _ in 0..=MOST_REDIRECTS {
-            let response = self.exchange(whose, &request).await?;
+            let response = self.exchange(whose, &request, limit).await?;
             let Some(next) = redirect(whose, &request, &response)? else {
                 return Ok(response);
             };
+            let reach = self.reach(&request.url, &response).await;
+            limit = Some(limit.map_or(reach, |limit| limit.min(reach)));
             if next.origin() != request.url.origin() {
                 request.authorization = None;
             }
@@ -83,26 +162,22 @@ impl Transport {
         Err(Fault::Image(format!("{whose}: more than {MOST_REDIRECTS} redirects")))
     }
 
-    async fn exchange(&self, whose: &str, request: &Outgoing) -> Result<Response, Fault> {
-        let send = || {
-            let mut builder = self
-                .client(&request.url)
-                .request(request.method.clone(), request.url.clone())
-                .header(ACCEPT, request.accept)
-                .header(ACCEPT_ENCODING, "identity");
-            if let Some(authorization) = &request.authorization {
-                builder = builder.header(AUTHORIZATION, authorization.clone());
-            }
-            if let Some(form) = &request.form {
-                builder =
-                    builder.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone());
-            }
-            builder.send()
+    async fn exchange(
+        &self,
+        whose: &str,
+        request: &Outgoing,
+        limit: Option<Reach>,
+    ) -> Result<Response, Fault> {
+        let client = match limit {
+            None | Some(Reach::Here) => self.client(&request.url).clone(),
+            Some(limit) => self.guarded(whose, &request.url, limit)?,
         };
+        let message = request.message(whose)?;
+        let send = || client.send(&request.url, message.clone());
         let began = tokio::time::Instant::now();
         let outcome = match send().await {
             // A kept connection may be closed by the other side just as it is used again.
-            Err(error) if !error.is_timeout() && !error.is_connect() && request.form.is_none() => {
+            Err(error @ ExchangeError::Request(_)) if !error.is_connect() && request.form.is_none() => {
                 send().await
             }
             outcome => outcome,
@@ -114,16 +189,6 @@ impl Transport {
         self.meter.tell(ended, began.elapsed());
         outcome.map_err(|error| Fault::Host(format!("{whose}: {}", transport_words(&error))))
     }
-}
-
-fn build(builder: ClientBuilder) -> Result<Client, RegistryError> {
-    builder
-        .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(REQUEST_TIMEOUT)
-        .redirect(Policy::none())
-        .build()
-        .map_err(|error| RegistryError(format!("preparing to talk to registries: {}", error.without_url())))
 }
 
 /// Where a response sends us on to; `None` when it is the final one.
@@ -144,9 +209,6 @@ fn redirect(whose: &str, request: &Outgoing, response: &Response) -> Result<Opti
     if request.url.scheme() == "https" && next.scheme() != "https" {
         return Err(refused("to an address without TLS"));
     }
-    if leads_inside(&request.url, &next) {
-        return Err(refused("to an address of this machine"));
-    }
     Ok(Some(next))
 }
 
@@ -161,25 +223,9 @@ pub(super) fn without_login(mut url: Url) -> Option<Url> {
     Some(url)
 }
 
-/// Whether `to` is on this machine though `from` is not: a registry must not make us talk to our neighbours.
-pub(super) fn leads_inside(from: &Url, to: &Url) -> bool {
-    is_local(to) && !is_local(from) && from.host_str() != to.host_str()
-}
-
-/// Whether an address is on this machine or its link (where clouds keep their metadata services).
+/// Whether an address is on this machine or its link: such are never asked through a proxy.
 pub(super) fn is_local(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let name = host.trim_end_matches('.');
-    match host.trim_start_matches('[').trim_end_matches(']').parse() {
-        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
-        Ok(IpAddr::V6(ip)) => {
-            ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.is_unicast_link_local()
-                || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback() || ip.is_link_local())
-        }
-        Err(_) => name == "localhost" || name.ends_with(".localhost"),
-    }
+    Reach::of_literal(url).is_some_and(|reach| reach >= Reach::Link)
 }
 
 /// Whether the response came from another origin than the one that was asked.
@@ -215,13 +261,80 @@ mod tests {
         for text in ["http://10.0.0.1/", "http://localhost.example/", "http://[2001:db8::1]/"] {
             assert!(!is_local(&url(text)), "{text}");
         }
-        assert!(leads_inside(&url("https://ghcr.io/"), &url("http://127.0.0.1:9090/")));
-        assert!(!leads_inside(&url("http://localhost:5000/"), &url("http://127.0.0.1:5001/")));
+    }
+
+    /// A transport for which some names lead to this machine.
+    fn with_names() -> Transport {
+        let mut transport = Transport::new(None);
+        transport.lookup = Arc::new(|name| {
+            Box::pin(async move {
+                Ok(match name.as_str() {
+                    "inward.example" => vec!["127.0.0.1".parse().unwrap()],
+                    "lan.example" => vec!["10.9.8.7".parse().unwrap()],
+                    "mapped.example" => vec!["::ffff:127.0.0.1".parse().unwrap(), "::".parse().unwrap()],
+                    _ => Vec::new(),
+                })
+            })
+        });
+        transport
+    }
+
+    fn get(to: &str) -> Outgoing {
+        Outgoing { method: Method::GET, url: url(to), accept: "*/*", authorization: None, form: None }
+    }
+
+    #[tokio::test]
+    async fn who_is_led_to_a_place_connects_to_nothing_further_inside_than_who_leads() {
+        let server = wiremock::MockServer::start().await;
+        let port = server.address().port();
+        let transport = with_names();
+        let here = "an address of this machine";
+        for (host, limit, why) in [
+            ("127.0.0.1", Reach::Public, here),
+            ("[::ffff:127.0.0.1]", Reach::Private, here),
+            ("[::ffff:0.0.0.0]", Reach::Private, here),
+            ("localhost", Reach::Private, here),
+            ("inward.example", Reach::Public, here),
+            ("inward.example", Reach::Private, here),
+            ("mapped.example", Reach::Private, here),
+            ("lan.example", Reach::Public, "an address of a private network"),
+        ] {
+            let request = get(&format!("http://{host}:{port}/trigger"));
+            let outcome = transport.send_within("registry r", request, Some(limit)).await;
+            let text = match outcome {
+                Err(Fault::Image(text) | Fault::Host(text)) => text,
+                other => panic!("{host}: {other:?}"),
+            };
+            assert!(
+                text.starts_with("registry r: it") && text.ends_with(&format!("to {why}")),
+                "{host}: {text}"
+            );
+        }
+        assert_eq!(server.received_requests().await.unwrap().len(), 0, "nothing was asked");
+        // What is here may lead to what is here.
+        let near = transport.send_within("r", get(&server.uri()), Some(Reach::Here)).await.unwrap();
+        assert_eq!(near.status(), StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn a_registry_is_as_far_inside_as_the_address_that_was_connected_to() {
+        let server = wiremock::MockServer::start().await;
+        let transport = with_names();
+        let response = transport.send("r", get(&server.uri())).await.unwrap();
+        for (name, reach) in [
+            ("http://inward.example", Reach::Here),
+            // The connection was to this machine: to a proxy on it.
+            ("http://lan.example", Reach::Private),
+            ("http://unknown.example", Reach::Public),
+            ("http://8.8.8.8", Reach::Public),
+        ] {
+            assert_eq!(transport.reach(&url(name), &response).await, reach, "{name}");
+        }
     }
 
     #[test]
     fn only_the_configured_host_may_show_any_certificate() {
-        let transport = Transport::new(Some(&url("https://registry.lan:5000"))).unwrap();
+        let transport = Transport::new(Some(&url("https://registry.lan:5000")));
         let unverified = |text| {
             let (_, client) = transport.unverified.as_ref().unwrap();
             std::ptr::eq(transport.client(&url(text)), client)
@@ -234,5 +347,6 @@ mod tests {
             transport.client(&url("http://localhost:5000/")),
             &raw const transport.loopback
         ));
+        assert!(!transport.loopback.connector().has_proxies());
     }
 }

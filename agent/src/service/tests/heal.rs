@@ -534,6 +534,7 @@ fn deploys(story: &mut Story, containers: &[&Container]) {
             Step::Pull { .. } => StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())] },
             Step::Start { .. } => StepResult::Started {
                 up: Ok(String::new()),
+                named: Vec::new(),
                 containers: containers.iter().map(|c| (*c).clone()).collect(),
             },
             Step::Release { .. } => StepResult::Released,

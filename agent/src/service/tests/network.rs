@@ -125,7 +125,11 @@ fn what_uses_the_network_of_a_container_that_was_replaced_is_made_anew_by_compos
     let vpn = vpn_of(&story, 5);
     let anew = Container { id: "anew".into(), started_at: story.seconds(21), ..client };
     let anew = with_network_of(&vpn, &anew);
-    story.fact(Fact::Stepped(StepResult::Started { up: Ok(String::new()), containers: vec![anew.clone()] }));
+    story.fact(Fact::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![anew.clone()],
+    }));
     assert!(matches!(story.act(), Some(Action::Step(Step::Release { .. }))));
     story.fact(Fact::Stepped(StepResult::Released)).at(22).look(&[&anew]);
     assert_eq!(story.kinds(), [Kind::RESTARTED]);
@@ -148,7 +152,11 @@ fn one_that_can_not_be_made_anew_waits_until_its_provider_is_back() {
         ..with_network_of_none("vpn", &client)
     };
     let error = ComposeError { cause: "No such container: vpn".into(), output: String::new() };
-    story.fact(Fact::Stepped(StepResult::Started { up: Err(error), containers: vec![half.clone()] }));
+    story.fact(Fact::Stepped(StepResult::Started {
+        up: Err(error),
+        named: Vec::new(),
+        containers: vec![half.clone()],
+    }));
     assert!(matches!(story.act(), Some(Action::Step(Step::TagsBack { .. }))));
     story.fact(Fact::Stepped(StepResult::TagsBack)).act();
     story.fact(Fact::Stepped(StepResult::Released));

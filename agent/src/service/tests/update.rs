@@ -43,7 +43,7 @@ impl Story {
 
     fn is_up(&mut self, after: &[&Container]) -> &mut Self {
         let containers = after.iter().map(|c| (*c).clone()).collect();
-        self.takes_step(StepResult::Started { up: Ok(String::new()), containers });
+        self.takes_step(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
         self
     }
 
@@ -51,7 +51,7 @@ impl Story {
     fn goes_back(&mut self, after: &[&Container]) -> Step {
         self.takes_step(StepResult::Evidence { log: String::new() });
         let containers = after.iter().map(|c| (*c).clone()).collect();
-        self.takes_step(StepResult::Started { up: Ok(String::new()), containers })
+        self.takes_step(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers })
     }
 
     fn last(&self) -> &AuditEntry {
@@ -156,11 +156,25 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
     story.takes_step(StepResult::Held { missing: Vec::new() });
     story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
     let others = |step: &Step| match step {
-        Step::Start { others, .. } => others.clone(),
+        Step::Start { displaced, .. } => displaced.clone(),
         step => panic!("{step:?}"),
     };
-    let held_on = |image: &str| vec![(Reference::parse(DB).unwrap(), ImageId(format!("sha256:{image}")))];
-    let up = StepResult::Started { up: Ok(String::new()), containers: vec![bad.clone(), db1] };
+    let held_on = |image: &str| {
+        let named = ImageId("sha256:elsewhere".into());
+        vec![Displaced {
+            tag: Reference::parse(DB).unwrap(),
+            runs: ImageId(format!("sha256:{image}")),
+            named,
+        }]
+    };
+    // In the journal before any tag is moved, so that a restart in between puts them back.
+    let step = story.service.next(story.now, true);
+    assert!(matches!(step, Some(Action::Step(Step::ReadTags { .. }))), "{step:?}");
+    let displaced = held_on("db1");
+    story.fact(Fact::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
+    assert_eq!(story.service.durable().deployment.as_ref().unwrap().displaced, Some(displaced));
+    let up =
+        StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![bad.clone(), db1] };
     assert_eq!(others(&story.takes_step(up)), held_on("db1"));
     // Meanwhile a person has brought it to another image.
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad };
@@ -234,7 +248,8 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
         let mut recreates = Vec::new();
         while story.service.durable().given_up.eq(&false) {
             let error = ComposeError { cause: "env file x does not exist".into(), output: String::new() };
-            let failed = StepResult::Started { up: Err(error), containers: vec![bad.clone()] };
+            let failed =
+                StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
             let Step::Start { recreate, .. } = story.takes_step(failed) else { panic!("not the way back") };
             recreates.push(recreate);
             waits += 40;
@@ -251,7 +266,8 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
         story.fact(Fact::Checked { generation, asked: ask == Ask::Check, result });
         story.takes_step(StepResult::Held { missing: Vec::new() });
         story.takes_step(StepResult::Pulled { ids: Vec::new() });
-        let up = StepResult::Started { up: Ok(String::new()), containers: vec![home.clone()] };
+        let up =
+            StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![home.clone()] };
         let Step::Start { tags, .. } = story.takes_step(up) else { panic!("nothing is brought up") };
         let [(_, image)] = &tags[..] else { panic!("{tags:?}") };
         assert_eq!(image.id, ImageId("sha256:v1".into()));
@@ -272,7 +288,11 @@ fn an_image_that_only_lost_its_block_has_to_prove_itself() {
     for at in (4..200).step_by(3) {
         story.at(at).look(&[&bad]);
         if let Some(Action::Step(Step::Start { .. })) = story.act() {
-            let up = StepResult::Started { up: Ok(String::new()), containers: vec![bad.clone()] };
+            let up = StepResult::Started {
+                up: Ok(String::new()),
+                named: Vec::new(),
+                containers: vec![bad.clone()],
+            };
             story.fact(Fact::Stepped(up));
         }
     }
@@ -302,7 +322,7 @@ fn the_black_box_is_that_of_the_container_that_failed_and_not_of_one_that_waits_
     story.takes_step(StepResult::Held { missing: Vec::new() });
     story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
     let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
-    story.takes_step(StepResult::Started { up: Err(error), containers: vec![waits, ill] });
+    story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![waits, ill] });
     let evidence = story.act();
     assert_eq!(evidence, Some(Action::Step(Step::Evidence { container: "web-2".into() })));
 }

@@ -1,0 +1,117 @@
+//! `GET /audit`: answers of megabytes, shared among those who ask for the same while the file does not change.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use crate::audit;
+
+/// The answers that are on their way. Kept weakly: one that everybody has received costs nothing.
+///
+/// The file is read once at a time; whoever else asks for the same waits for that one answer.
+#[derive(Default)]
+pub struct AuditAnswers(Mutex<HashMap<usize, Shared>>);
+
+struct Shared {
+    of: Version,
+    body: Weak<Vec<u8>>,
+}
+
+/// A state of the file: it grows with every entry, and a new one takes its place when it is rotated.
+#[derive(PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Version {
+    async fn of(path: &Path) -> Option<Self> {
+        let about = tokio::fs::symlink_metadata(path).await.ok()?;
+        Some(Self { inode: about.ino(), length: about.len(), modified: about.modified().ok() })
+    }
+}
+
+/// The bytes of an answer, for as long as anybody needs them.
+struct Body(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AuditAnswers {
+    /// The latest `limit` entries of the audit file at `path` as a JSON array, newest first. Fails where the file can't
+    /// be read.
+    pub(super) async fn get(&self, path: &Path, limit: usize) -> std::io::Result<Bytes> {
+        let mut answers = self.0.lock().await;
+        answers.retain(|_, shared| shared.body.strong_count() > 0);
+        // Before it is read: an entry that comes meanwhile is in the answer or makes another version.
+        let version = Version::of(path).await;
+        let known = answers.get(&limit).filter(|shared| Some(&shared.of) == version.as_ref());
+        if let Some(body) = known.and_then(|shared| shared.body.upgrade()) {
+            return Ok(Bytes::from_owner(Body(body)));
+        }
+        let entries = audit::read_latest(path.to_owned(), limit).await?;
+        let body = Arc::new(serde_json::to_vec(&entries)?);
+        if let Some(of) = version {
+            answers.insert(limit, Shared { of, body: Arc::downgrade(&body) });
+        }
+        Ok(Bytes::from_owner(Body(body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write as _;
+
+    use evenkeel_common::wire::{AuditEntry, Kind, Level};
+
+    use super::*;
+
+    fn line(message: &str) -> String {
+        let at = "2026-01-02T03:04:05Z".parse().unwrap();
+        serde_json::to_string(&AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, message)).unwrap()
+            + "\n"
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_for_the_same_get_the_same_bytes_until_the_file_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        fs::write(&path, line("one") + &line("two")).unwrap();
+        let answers = AuditAnswers::default();
+        let first = answers.get(&path, 5).await.unwrap();
+        let second = answers.get(&path, 5).await.unwrap();
+        assert_eq!(first.as_ptr(), second.as_ptr(), "one answer in memory");
+        let one = answers.get(&path, 1).await.unwrap();
+        assert!(one.len() < first.len());
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(line("three").as_bytes()).unwrap();
+        let third = answers.get(&path, 5).await.unwrap();
+        assert!(String::from_utf8_lossy(&third).contains("three"));
+        drop((first, second, one, third));
+        assert!(answers.get(&path, 5).await.is_ok());
+        assert_eq!(answers.0.lock().await.len(), 1, "what nobody needs is not kept");
+    }
+
+    #[tokio::test]
+    async fn a_rotated_file_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let answers = AuditAnswers::default();
+        assert_eq!(&*answers.get(&path, 5).await.unwrap(), b"[]", "there is none yet");
+        fs::write(&path, line("old")).unwrap();
+        let held = answers.get(&path, 5).await.unwrap();
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        fs::write(&path, line("new")).unwrap();
+        let answer = answers.get(&path, 5).await.unwrap();
+        assert!(String::from_utf8_lossy(&answer).contains("new"), "{answer:?} after {held:?}");
+    }
+}

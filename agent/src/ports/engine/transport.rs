@@ -1,0 +1,72 @@
+//! HTTP to the engine over its socket or TCP, with a small pool of connections.
+
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bollard::BollardRequest;
+use bollard::errors::Error;
+use bytes::Bytes;
+use futures_util::Stream;
+use http::{Response, Uri};
+use http_body::Frame;
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyperlocal::UnixConnector;
+
+use super::connection::AT_ONCE;
+use super::endpoint::Endpoint;
+
+/// How long a connection that nobody uses stays open: longer than the usual time between two health checks, so that
+/// a quiet agent keeps one.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// The body that the client library gives its requests. Its own name for this type is private.
+type Body =
+    Either<Full<Bytes>, StreamBody<Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, io::Error>> + Send>>>>;
+
+/// The connections to one engine. Making one connects to nothing.
+pub(super) struct Transport {
+    /// Scheme and authority of every request.
+    base: String,
+    pool: Pool,
+}
+
+enum Pool {
+    Unix(Client<UnixConnector, Body>),
+    Tcp(Client<HttpConnector, Body>),
+}
+
+impl Transport {
+    pub(super) fn new(endpoint: &Endpoint) -> Self {
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(AT_ONCE);
+        let (base, pool) = match endpoint {
+            Endpoint::Unix(path) => {
+                // The connector finds the socket's path in the host. The port is ignored.
+                let host = hex::encode(path.as_os_str().as_encoded_bytes());
+                (format!("unix://{host}:0"), Pool::Unix(builder.build(UnixConnector)))
+            }
+            Endpoint::Tcp(address) => {
+                (format!("http://{address}"), Pool::Tcp(builder.build(HttpConnector::new())))
+            }
+        };
+        Self { base, pool }
+    }
+
+    /// Sends a request to `path`, which begins with a slash and may have a query.
+    pub(super) async fn send(
+        &self,
+        mut request: BollardRequest,
+        path: &str,
+    ) -> Result<Response<Incoming>, Error> {
+        *request.uri_mut() = format!("{}{path}", self.base).parse::<Uri>()?;
+        match &self.pool {
+            Pool::Unix(client) => Ok(client.request(request).await?),
+            Pool::Tcp(client) => Ok(client.request(request).await?),
+        }
+    }
+}

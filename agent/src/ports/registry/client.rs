@@ -1,0 +1,169 @@
+//! An HTTP/1.1 client for servers that are not trusted: what they send is bounded in time, and before the final answer in
+//! number and size, too.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{PROXY_AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::ext::on_informational;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpInfo;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+use super::connect::{AGENT, Connector};
+
+/// For an exchange from the connection to the end of the body.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time after which a connection that nobody uses is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Most bytes of the head of a response. Registries and the proxies before them send a few kilobytes.
+const HEAD_LIMIT: usize = 64 * 1024;
+/// Most informational (1xx) responses before the final one. We ask for none.
+const MOST_INFORMATIONAL: usize = 8;
+
+/// Why an exchange came to no end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExchangeError {
+    /// The time was over.
+    #[error("no answer in time")]
+    Timeout,
+    /// Informational responses without a final one.
+    #[error("it sends 1xx responses without a final answer")]
+    Flood,
+    /// No connection, or no response on it.
+    #[error("the request failed")]
+    Request(#[source] legacy::Error),
+    /// The body broke off.
+    #[error("the answer broke off")]
+    Body(#[source] hyper::Error),
+}
+
+impl ExchangeError {
+    /// Whether there was no connection at all.
+    pub(super) fn is_connect(&self) -> bool {
+        matches!(self, Self::Request(error) if error.is_connect())
+    }
+}
+
+/// Sends requests, and keeps connections for the next ones.
+#[derive(Clone)]
+pub(super) struct Client {
+    client: legacy::Client<Connector, Full<Bytes>>,
+    connector: Connector,
+}
+
+impl Client {
+    pub(super) fn new(connector: Connector) -> Self {
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .http1_max_buf_size(HEAD_LIMIT)
+            .build(connector.clone());
+        Self { client, connector }
+    }
+
+    #[cfg(test)]
+    pub(super) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// Sends a request to `url`, which is also the request's address. Redirects are not followed.
+    pub(super) async fn send(
+        &self,
+        url: &Url,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response, ExchangeError> {
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        request.headers_mut().insert(USER_AGENT, AGENT);
+        // A tunnel to a registry with TLS has had the proxy's login already.
+        if request.uri().scheme_str() == Some("http")
+            && let Some(proxy) = self.connector.proxy(request.uri())
+            && let Some(login) = proxy.basic_auth()
+        {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, login.clone());
+        }
+        let informational = Arc::new(Informational::default());
+        let counted = informational.clone();
+        on_informational(&mut request, move |_| counted.add());
+        // The first branch drops the request, upon which hyper closes the connection.
+        tokio::select! {
+            biased;
+            () = informational.too_many.notified() => Err(ExchangeError::Flood),
+            answer = timeout_at(deadline, self.client.request(request)) => {
+                let answer = answer.map_err(|_| ExchangeError::Timeout)?.map_err(ExchangeError::Request)?;
+                let (head, body) = answer.into_parts();
+                Ok(Response { url: url.clone(), head, body, deadline })
+            }
+        }
+    }
+}
+
+/// Counts informational responses.
+#[derive(Default)]
+struct Informational {
+    count: AtomicUsize,
+    too_many: Notify,
+}
+
+impl Informational {
+    fn add(&self) {
+        if self.count.fetch_add(1, Ordering::Relaxed) == MOST_INFORMATIONAL {
+            self.too_many.notify_one();
+        }
+    }
+}
+
+/// A response whose body is still to be read.
+#[derive(Debug)]
+pub(super) struct Response {
+    url: Url,
+    head: http::response::Parts,
+    body: Incoming,
+    deadline: Instant,
+}
+
+impl Response {
+    /// The address that was asked.
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.head.status
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// The other end of the connection: the server, or a proxy.
+    pub(super) fn remote_addr(&self) -> Option<SocketAddr> {
+        self.head.extensions.get::<HttpInfo>().map(HttpInfo::remote_addr)
+    }
+
+    /// The next piece of the body; `None` at its end.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, ExchangeError> {
+        loop {
+            let frame = timeout_at(self.deadline, self.body.frame()).await;
+            match frame.map_err(|_| ExchangeError::Timeout)? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(ExchangeError::Body(error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}

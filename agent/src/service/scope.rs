@@ -1,0 +1,243 @@
+//! Which compose services the `up` of an update is for: those whose image changes, and those that are restarted with
+//! them. Compose leaves all others alone, whatever it thinks of them (DECISIONS 4 and 9).
+//!
+//! Compose without a list of services brings the whole project to what the files say. That applies edits nobody
+//! asked to apply, starts what a person has stopped, and some versions recreate containers that nothing has changed
+//! for (docker/compose#14036, compose 2.24 on its first `up`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::image::Reference;
+use crate::ports::{Model, ModelService, Recreate};
+
+use super::judge::Was;
+
+/// What an update is about, as it was when it was planned: a step that is taken again after a crash must not take
+/// what compose has half done for what was there before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// The images that change.
+    pub images: Vec<Reference>,
+    /// The containers before.
+    pub before: Vec<Was>,
+}
+
+impl Scope {
+    /// The compose services to be brought up; none at all where the files name none of them any more. `model` is
+    /// what the files come to now; without it, what the containers tell has to do.
+    pub fn services(&self, model: Option<&Model>) -> Recreate {
+        let mut names = self.changed(model);
+        let ties = self.ties(model);
+        loop {
+            let tied = ties.iter().filter(|(_, to)| !names.is_disjoint(to)).map(|(name, _)| name.clone());
+            let more: Vec<String> = tied.filter(|name| !names.contains(name)).collect();
+            if more.is_empty() {
+                break;
+            }
+            names.extend(more);
+        }
+        let replicas = names.iter().filter_map(|name| Some((name.clone(), self.kept_count(name, model?)?)));
+        Recreate::Services { replicas: replicas.collect(), names: names.into_iter().collect() }
+    }
+
+    /// Services whose image changes. One that has no container is none of them, unless it is a job that another one
+    /// waits for: the container of a migration that was done may have been pruned.
+    fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
+        let changes = |reference: &Reference| self.images.contains(reference);
+        let mut users =
+            self.before.iter().filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r)));
+        let Some(model) = model else {
+            return users.filter(|was| was.live).map(|was| was.compose_service.clone()).collect();
+        };
+        let has_container = |name: &str| self.before.iter().any(|was| was.compose_service == name);
+        let is_on =
+            |name: &str| model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r));
+        // Whoever is in a profile that is off must not be named: that would switch it on.
+        let mut names: BTreeSet<String> = users
+            .by_ref()
+            .map(|was| was.compose_service.clone())
+            .chain(
+                model.services().map(|s| s.name.to_owned()).filter(|name| is_on(name) && has_container(name)),
+            )
+            .filter(|name| model.service(name).is_some())
+            .collect();
+        let mut unseen: Vec<String> = names.iter().cloned().collect();
+        while let Some(name) = unseen.pop() {
+            let needed = model.service(&name).into_iter().flat_map(ModelService::waits_for);
+            for needed in needed.filter(|needed| is_on(needed)) {
+                if names.insert(needed.to_owned()) {
+                    unseen.push(needed.to_owned());
+                }
+            }
+        }
+        names
+    }
+
+    /// What each service that ran is restarted with. One that did not run needs no restart.
+    fn ties(&self, model: Option<&Model>) -> BTreeMap<String, BTreeSet<String>> {
+        let mut ties: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for was in self.before.iter().filter(|was| was.live) {
+            let service = model.map(|model| model.service(&was.compose_service));
+            // It is in the files no more, or in a profile that is off.
+            if matches!(service, Some(None)) {
+                continue;
+            }
+            let named = service.flatten().into_iter().flat_map(ModelService::restarts_with);
+            let all = named.map(str::to_owned).chain(was.restarts_with.iter().cloned());
+            ties.entry(was.compose_service.clone()).or_default().extend(all);
+        }
+        ties
+    }
+
+    /// The number of containers that a service keeps, where the files say another one: a person has scaled it, or
+    /// has edited the number and not applied it. One that does not run may be a leftover, and counts against more.
+    fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
+        let wanted = model.service(name)?.replicas();
+        let of_service = || self.before.iter().filter(|was| was.compose_service == name);
+        let (all, live) = (of_service().count(), of_service().filter(|was| was.live).count());
+        if live > wanted { Some(live) } else { Some(all).filter(|all| (1..wanted).contains(all)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::ImageId;
+
+    const FILES: &str = r#"{"services": {
+        "db": {"image": "db:1"},
+        "migrate": {"image": "web:1", "depends_on": {"db": {"condition": "service_started"}}},
+        "web": {"image": "web:1", "depends_on": {
+            "db": {"condition": "service_started", "restart": true},
+            "migrate": {"condition": "service_completed_successfully"}}},
+        "side": {"image": "proxy:1", "network_mode": "service:web", "depends_on": {"web": {"condition": "service_started"}}},
+        "debugger": {"image": "proxy:1", "pid": "service:web"},
+        "follower": {"image": "proxy:1", "depends_on": {"web": {"condition": "service_healthy", "restart": true}}},
+        "second": {"image": "proxy:1", "depends_on": {"follower": {"condition": "service_started", "restart": true}}},
+        "plain": {"image": "proxy:1", "depends_on": {"web": {"condition": "service_started"}}},
+        "absent": {"image": "web:1"},
+        "many": {"image": "many:1", "scale": 2},
+        "deployed": {"image": "many:1", "deploy": {"replicas": 3}}
+    }}"#;
+
+    fn model() -> Model {
+        serde_json::from_str(FILES).unwrap()
+    }
+
+    fn was(service: &str, image: &str, running: bool) -> Was {
+        Was {
+            id: service.to_owned(),
+            compose_service: service.to_owned(),
+            config_image: image.to_owned(),
+            image: ImageId("sha256:1".to_owned()),
+            running,
+            well: running,
+            restart_count: 0,
+            live: running,
+            restarts_with: Vec::new(),
+        }
+    }
+
+    fn scope(image: &str, before: &[Was]) -> Scope {
+        Scope { images: vec![Reference::parse(image).unwrap()], before: before.to_vec() }
+    }
+
+    fn names(scope: &Scope, model: Option<&Model>) -> Vec<String> {
+        scope.services(model).services().to_vec()
+    }
+
+    fn all() -> Vec<Was> {
+        vec![
+            was("db", "db:1", true),
+            was("migrate", "web:1", false),
+            was("web", "web:1", true),
+            was("side", "proxy:1", true),
+            was("debugger", "proxy:1", true),
+            was("follower", "proxy:1", true),
+            was("second", "proxy:1", true),
+            was("plain", "proxy:1", true),
+        ]
+    }
+
+    #[test]
+    fn the_services_of_a_changed_image_are_brought_up_with_those_that_are_restarted_with_them() {
+        let model = model();
+        let expected = ["debugger", "follower", "migrate", "second", "side", "web"];
+        assert_eq!(names(&scope("web:1", &all()), Some(&model)), expected);
+        assert_eq!(
+            names(&scope("db:1", &all()), Some(&model)),
+            ["db", "debugger", "follower", "second", "side", "web"],
+            "web is restarted with the database; the migration is not run again for it"
+        );
+        assert_eq!(
+            names(&scope("proxy:1", &all()), Some(&model)),
+            ["debugger", "follower", "plain", "second", "side"]
+        );
+    }
+
+    #[test]
+    fn what_a_person_stopped_is_not_started_because_it_is_restarted_with_something() {
+        let mut before = all();
+        before.iter_mut().filter(|was| was.compose_service == "follower").for_each(|was| was.live = false);
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["debugger", "migrate", "side", "web"]);
+    }
+
+    #[test]
+    fn a_migration_whose_container_is_gone_is_still_run_and_nothing_else_that_has_no_container() {
+        let before: Vec<Was> = all().into_iter().filter(|was| was.compose_service != "migrate").collect();
+        let names = names(&scope("web:1", &before), Some(&model()));
+        assert!(names.contains(&"migrate".to_owned()) && !names.contains(&"absent".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_service_that_the_files_do_not_name_is_never_named() {
+        let before = [was("web", "web:1", true), was("tool", "web:1", true)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["migrate", "web"]);
+        let gone = [was("tool", "web:1", true)];
+        assert_eq!(names(&scope("web:1", &gone), Some(&model())), [""; 0]);
+    }
+
+    #[test]
+    fn a_service_whose_edited_image_is_not_applied_yet_is_brought_up_by_what_it_runs_on() {
+        let before = [was("plain", "web:1", true)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["plain"]);
+    }
+
+    #[test]
+    fn without_the_files_the_containers_tell_what_belongs_together() {
+        let mut before = all();
+        before.iter_mut().filter(|was| was.compose_service == "side").for_each(|was| {
+            was.restarts_with = vec!["web".to_owned()];
+        });
+        assert_eq!(names(&scope("web:1", &before), None), ["side", "web"]);
+    }
+
+    #[test]
+    fn a_number_of_containers_that_is_not_the_files_is_kept() {
+        let many = |service: &str, running: usize, stopped: usize| {
+            let one = |running| was(service, "many:1", running);
+            [vec![one(true); running], vec![one(false); stopped]].concat()
+        };
+        let table = [
+            ("many", 2, 0, None),
+            ("many", 5, 0, Some(5)),
+            ("many", 1, 0, Some(1)),
+            ("many", 1, 1, None),
+            ("many", 2, 1, None), // half of a container that was being replaced
+            ("deployed", 3, 0, None),
+            ("deployed", 2, 0, Some(2)),
+            ("deployed", 0, 1, Some(1)),
+        ];
+        for (service, running, stopped, kept) in table {
+            let scope = scope("many:1", &many(service, running, stopped));
+            let Recreate::Services { replicas, .. } = scope.services(Some(&model())) else {
+                panic!("{scope:?}")
+            };
+            assert_eq!(
+                replicas.get(service).copied(),
+                kept,
+                "{service}: {running} running, {stopped} stopped"
+            );
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Lives with a disk that refuses writes, and with siblings in the project: what can't be written is neither done nor
+//! told, and nothing is lost.
+
+use evenkeel_agent::service::fact::Answer;
+use evenkeel_agent::tasks::state_health::StateHealth;
+use evenkeel_common::store::{MonitoredStore, Store};
+use evenkeel_common::wire::Level;
+
+use super::*;
+
+const DB: &str = "localhost:5000/db:latest";
+
+/// Numbers that look random and are the same in every run.
+fn random(mut seed: u64) -> impl FnMut(u64) -> u64 + Send + 'static {
+    move |below| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_that_fail_at_random_change_no_end_and_tell_nothing_twice() {
+    for scenario in SCENARIOS {
+        for seed in 1..=8_u64 {
+            let (fake, config) = set_up(scenario);
+            let mut random = random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            fake.refuse_writes(move || random(3) == 0);
+            let script =
+                if scenario.script == Script::RedeployFirst { Script::Poll } else { scenario.script };
+            assert!(live(&fake, &config, 3 * LONG, script).await);
+            fake.refuse_writes(|| false);
+            assert!(live(&fake, &config, LONG, Script::Poll).await);
+            assert_ended_well(&fake, scenario, &format!("seed {seed}")).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_that_fail_at_random_between_kills_change_no_end() {
+    for round in 1..=120_u64 {
+        let mut dice = random(round.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let scenario = &SCENARIOS[usize::try_from(dice(SCENARIOS.len() as u64)).expect("small")];
+        let (fake, config) = set_up(scenario);
+        for _ in 0..4 {
+            let mut writes = random(dice(u64::MAX).max(1));
+            fake.refuse_writes(move || writes(4) == 0);
+            fake.crash_at(Some(1 + usize::try_from(dice(70)).expect("small")));
+            if live(&fake, &config, LONG, Script::Poll).await {
+                break;
+            }
+        }
+        fake.crash_at(None);
+        fake.refuse_writes(|| false);
+        assert!(live(&fake, &config, LONG, Script::Poll).await);
+        assert_ended_well(&fake, scenario, &format!("round {round}")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_state_can_not_be_written_nothing_is_done_and_nothing_is_told() {
+    let scenario = &SCENARIOS[0];
+    let (fake, config) = set_up(scenario);
+    fake.refuse_writes(|| true);
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!((fake.ups(), fake.entries()), (0, Vec::new()));
+    assert_eq!(fake.leftovers(), Vec::<String>::new());
+    fake.refuse_writes(|| false);
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert_ended_well(&fake, scenario, "after a full disk").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_whose_journal_write_failed_is_made_when_the_disk_is_back_and_costs_no_cooldown() {
+    for fails in 1..=8 {
+        let fake = new_world();
+        fake.compose_service("web", &reference(WEB));
+        fake.have(&reference(WEB), "v1", Behaviour::Unhealthy, true);
+        fake.push(&reference(WEB), "v1", Behaviour::Unhealthy);
+        fake.operator_up();
+        let config = Arc::new(ServiceConfig { auto_heal: true, ..(*config(&[WEB])).clone() });
+        let mut write = 0;
+        fake.refuse_writes(move || {
+            write += 1;
+            write == fails
+        });
+        assert!(live(&fake, &config, Duration::from_mins(1), Script::Poll).await);
+        assert_eq!(fake.restarts(), 1, "write {fails} failed");
+        let told = fake.entries().iter().filter(|entry| entry.event == Kind::RESTARTING).count();
+        assert_eq!(told, 1, "write {fails} failed");
+        assert_eq!(fake.durable(&state_key("shop")).await.totals.restarts, 1);
+    }
+}
+
+/// What a person is told must outlive a restart; where it can't, he is told that.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
+    let (fake, config) = set_up(&SCENARIOS[1]);
+    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    let before = fake.durable(&state_key("shop")).await;
+    assert_eq!(before.blocked.len(), 1);
+    let world = tasks::world(&fake, Arc::new(fake.clone()));
+    let (mut worker, handle) =
+        Worker::new(config.clone(), before.clone(), world, Arc::new(|_, _| Vec::new()), Occasion::Start);
+    let ask = async || {
+        let (reply, answer) = oneshot::channel();
+        assert!(handle.inbox.send(Command::Ask(Ask::Unblock, reply)).is_ok());
+        answer.await.expect("an answer")
+    };
+    let script = async {
+        fake.refuse_writes(|| true);
+        let error = ask().await.expect_err("it can't be written");
+        assert!(error.to_string().contains("No space left"), "{error}");
+        assert_eq!(handle.snapshot.borrow().blocked.len(), 1, "still blocked");
+        assert_eq!(fake.durable(&state_key("shop")).await, before);
+        fake.refuse_writes(|| false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(ask().await, Ok(Answer::Unblocked));
+    };
+    let never = CancellationToken::new();
+    tokio::select! {
+        () = worker.run(never.clone()) => unreachable!("nobody stops it"),
+        () = script => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_is_told_once_and_so_is_its_end_however_the_writes_fail_meanwhile() {
+    let fake = new_world();
+    let (store, failing) = MonitoredStore::new(Arc::new(fake.clone()));
+    let store: Arc<dyn Store> = Arc::new(store);
+    let recorder = fake.clone();
+    let health = StateHealth {
+        store: store.clone(),
+        failing: failing.clone(),
+        clock: fake.clock(),
+        record: Arc::new(move |entry| recorder.record(entry)),
+    };
+    let said = || fake.entries().into_iter().map(|entry| (entry.event, entry.level)).collect::<Vec<_>>();
+    let script = async {
+        let second = Duration::from_secs(1);
+        tokio::time::sleep(10 * second).await;
+        assert_eq!(said(), []);
+        // A small write may succeed between two that don't.
+        let mut write = 0;
+        fake.refuse_writes(move || {
+            write += 1;
+            write % 2 == 1
+        });
+        for _ in 0..40 {
+            let _ = store.put("x", vec![1]).await;
+            tokio::time::sleep(second).await;
+        }
+        assert_eq!(said(), [(Kind::ERROR, Level::Critical)]);
+        assert!(failing.borrow().is_some());
+        let reason = fake.entries()[0].reason.clone().unwrap_or_default();
+        assert!(reason.contains("No space left"), "{reason}");
+        fake.refuse_writes(|| false);
+        tokio::time::sleep(15 * second).await;
+        assert_eq!(said(), [(Kind::ERROR, Level::Critical), (Kind::RECOVERED, Level::Info)]);
+        assert!(failing.borrow().is_none());
+        assert_eq!(store.get("probe").await.expect("memory"), None, "nothing is left of the probe");
+    };
+    let never = CancellationToken::new();
+    tokio::select! {
+        () = health.run(never.clone()) => unreachable!("nobody stops it"),
+        () = script => {}
+    }
+}
+
+/// A project of which a second service has a tag that somebody has moved.
+fn with_a_sibling(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
+    let (fake, config) = set_up(scenario);
+    fake.compose_service("db", &reference(DB));
+    fake.have(&reference(DB), "db v1", Behaviour::Good, true);
+    fake.operator_up();
+    fake.have(&reference(DB), "db v2", Behaviour::Good, true);
+    (fake, config)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_siblings_tag_that_was_moved_for_a_deployment_is_put_back_wherever_the_agent_is_killed() {
+    for scenario in SCENARIOS.iter().filter(|scenario| ["good", "unhealthy"].contains(&scenario.name)) {
+        for at in 1..400 {
+            let (fake, config) = with_a_sibling(scenario);
+            fake.crash_at(Some(at));
+            let lived = live(&fake, &config, LONG, scenario.script).await;
+            fake.crash_at(None);
+            if !lived {
+                assert!(live(&fake, &config, LONG, Script::Poll).await);
+            }
+            let how = format!("{}, killed at call {at}", scenario.name);
+            assert_ended_well(&fake, scenario, &how).await;
+            assert_eq!(fake.named(&reference(DB)), Some(id_of("db v2")), "{how}: the sibling's tag");
+            if lived {
+                assert!(at > 50, "{how}: the crashes did not reach the deployment");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_the_agent_is_killed() {
+    for at in (1..).step_by(3) {
+        let fake = new_world();
+        for (service, text) in TWO {
+            fake.compose_service(service, &reference(text));
+            fake.have(&reference(text), &old_name(service), Behaviour::Good, true);
+            fake.push(&reference(text), &old_name(service), Behaviour::Good);
+        }
+        fake.operator_up();
+        fake.push(&reference(WEB), "v2", Behaviour::Good);
+        fake.push(&reference(API), "api2", Behaviour::Unhealthy);
+        let configs =
+            [config(&[WEB]), Arc::new(ServiceConfig { name: "api".into(), ..(*config(&[API])).clone() })];
+        fake.crash_at(Some(at));
+        let lived = live_together(&fake, &configs, 2 * LONG, Script::Poll).await;
+        fake.crash_at(None);
+        if !lived {
+            assert!(live_together(&fake, &configs, 2 * LONG, Script::Poll).await);
+        }
+        let what = format!("killed at call {at}");
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+        assert_eq!(fake.running("web"), [id_of("v2")], "{what}");
+        assert_eq!(fake.running("api"), [id_of("api v1")], "{what}");
+        assert_eq!(fake.durable(&state_key("api")).await.blocked.len(), 1, "{what}");
+        assert_eq!(fake.leftovers(), Vec::<String>::new(), "{what}");
+        if lived {
+            assert!(at > 50, "the crashes did not reach the deployments");
+            break;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What clients that stall can cost: what the server holds for them is counted, and others are served meanwhile.
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::tests::{LARGE, PATIENCE, Running, assert_error, body, header, rest, status, until};
+use super::*;
+
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn write(server: &Running, text: &[u8]) -> TcpStream {
+    let mut stream = server.connect().await;
+    stream.write_all(text).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn an_endpoint_that_ignores_bodies_answers_without_them_and_keeps_none() {
+    let server = Running::start(Limits::default());
+    let mut stalled = Vec::new();
+    for _ in 0..100 {
+        let head = "POST /ignores HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";
+        stalled.push(write(&server, [head.as_bytes(), &[b'x'; 10_000]].concat().as_slice()).await);
+    }
+    // Nobody sent a whole body, and everybody has an answer.
+    for mut stream in stalled {
+        let answer = rest(&mut stream).await;
+        assert_eq!((status(&answer), body(&answer)), (200, "\"ok\""));
+        assert_eq!(header(&answer, "connection"), Some("close"));
+    }
+    assert_eq!(server.bodies.held(), 0);
+    let chunked =
+        "POST /ignores HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    assert_eq!(status(&rest(&mut write(&server, chunked.as_bytes()).await).await), 200);
+    // A body that came whole costs its connection nothing.
+    let kept = "POST /ignores HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc\
+        GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answers = rest(&mut write(&server, kept.as_bytes()).await).await;
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn refusals_by_the_head_read_no_body() {
+    let server = Running::start(Limits::default());
+    for (target, host, code) in [
+        ("POST /status/a", "evil.test", 403),
+        ("POST /none", "localhost", 404),
+        ("PUT /status/a", "localhost", 405),
+        ("POST /status/%", "localhost", 400),
+    ] {
+        let head = format!("{target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\nabc");
+        let answer = rest(&mut write(&server, head.as_bytes()).await).await;
+        assert_error(&answer, code);
+        assert_eq!(header(&answer, "connection"), Some("close"));
+    }
+    assert_eq!(server.bodies.held(), 0);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn stalled_bodies_hold_no_more_than_their_budget_and_the_rest_may_come_back() {
+    // The budget of the tests' server is 4,000 bytes.
+    let server = Running::start(Limits { body_bytes: 1000, ..Limits::default() });
+    let start = "POST /status/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n";
+    let part = [start.as_bytes(), &[b'x'; 999]].concat();
+    let mut stalled = Vec::new();
+    for _ in 0..4 {
+        stalled.push(write(&server, &part).await);
+    }
+    eventually("four bodies", || server.bodies.held() > 3900).await;
+    for _ in 0..50 {
+        let refusal = rest(&mut write(&server, &part).await).await;
+        assert!(matches!(status(&refusal), 429 | 503), "{refusal}");
+        assert!(header(&refusal, "retry-after").is_some(), "{refusal}");
+        assert!(server.bodies.held() <= 4000);
+    }
+    assert_eq!(status(&server.ask("GET", "/health").await), 200);
+    for stream in &mut stalled {
+        stream.write_all(b"x").await.unwrap();
+        until(stream, "[\"a\",[],1000,\"127.0.0.1\"]").await;
+    }
+    eventually("room", || server.bodies.held() == 0).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn whoever_stalls_makes_room_for_whoever_asks() {
+    let server = Running::start(Limits { connections: 20, connections_per_peer: 10, ..Limits::default() });
+    let mut stalled = Vec::new();
+    for number in 0..50 {
+        let text = match number % 3 {
+            0 => "",
+            1 => "GET /status HT",
+            _ => "POST /status/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc",
+        };
+        stalled.push(write(&server, text.as_bytes()).await);
+        assert_eq!(status(&server.ask("GET", "/health").await), 200, "after {number}");
+    }
+    for stream in &mut stalled[..30] {
+        assert_eq!(rest(stream).await, "", "it was cut");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn where_all_connections_are_at_work_one_more_gets_503() {
+    let server = Running::start(Limits { connections: 2, ..Limits::default() });
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = write(&server, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        until(&mut stream, "tick").await;
+        streams.push(stream);
+    }
+    let refusal = server.send("").await;
+    assert_error(&refusal, 503);
+    assert!(header(&refusal, "retry-after").is_some());
+    assert_eq!(header(&refusal, "x-content-type-options"), Some("nosniff"));
+    drop(streams);
+    let start = Instant::now();
+    while status(&server.ask("GET", "/status").await) != 200 {
+        assert!(start.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
+    server.finish().await;
+}
+
+/// Answers of 4 MiB each to clients that take nothing: the budget holds three of them.
+#[tokio::test]
+async fn answers_that_nobody_takes_are_given_up_and_a_person_is_served() {
+    let server = Running::start(Limits { unsent_bytes: 3 * LARGE, ..Limits::default() });
+    let mut readers = Vec::new();
+    for _ in 0..40 {
+        readers.push(write(&server, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").await);
+        let served = server.ask("GET", "/large").await;
+        assert_eq!(body(&served).len(), LARGE);
+    }
+    let mut whole = 0;
+    for reader in &mut readers {
+        whole += usize::from(body(&rest_within(reader).await).len() == LARGE);
+    }
+    // Of each that was cut no more is left than the system and the pieces under way held.
+    assert!(whole <= 4, "{whole} answers were held");
+    server.finish().await;
+}
+
+/// What is left on a connection that stays open: up to the whole of a large answer.
+async fn rest_within(stream: &mut TcpStream) -> String {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = vec![0; 64 * 1024];
+    let mut text = String::new();
+    while let Ok(Ok(count @ 1..)) = tokio::time::timeout(PATIENCE, stream.read(&mut bytes)).await {
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        if body(&text).len() >= LARGE {
+            break;
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_in_a_stream_too() {
+    let limits = Limits { write_time: Duration::from_millis(300), ..Limits::default() };
+    let server = Running::start(limits);
+    let _reader = write(&server, b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    eventually("the stream", || server.streams.taken() == 1).await;
+    eventually("its end", || server.streams.taken() == 0).await;
+    // One that takes its part goes on for much longer.
+    let mut reader = write(&server, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    for _ in 0..50 {
+        until(&mut reader, "tick").await;
+    }
+    assert_eq!(server.streams.taken(), 1);
+    server.finish().await;
+}

@@ -1,0 +1,7 @@
+//! See `targets::template`.
+#![no_main]
+
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::template(input));

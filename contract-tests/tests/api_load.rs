@@ -1,0 +1,130 @@
+//! Clients that stall, by the hundred, against the real agent: what it holds for them is counted, and a person is served.
+//!
+//! The agent's memory is printed (`--no-capture`), not judged: it is a figure for `dist/docs/benchmarks.md`.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use contract_tests::{Agent, wait_for};
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// Connections of one address that the agent keeps.
+const CONNECTIONS: usize = 640;
+/// What answers may hold together that nobody has taken.
+const UNSENT: usize = 32 * 1024 * 1024;
+
+fn agent() -> (Agent, TempDir) {
+    let folder = tempfile::Builder::new().prefix("ektest-load-").tempdir().expect("a folder can be made");
+    write_audit(&folder.path().join("audit.jsonl"));
+    let socket = format!("unix://{}/no-engine.sock", folder.path().display());
+    let agent = Agent::start(folder.path(), json!({ "services": [] }), &[("DOCKER_HOST", &socket)]);
+    (agent, folder)
+}
+
+/// 600 entries with the most evidence that one has.
+fn write_audit(path: &Path) {
+    let mut text = String::new();
+    for number in 0..600 {
+        let at = "2026-01-02T03:04:05Z".parse().expect("a time");
+        let mut entry = AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, format!("entry {number}"));
+        entry.output = "x".repeat(8 * 1024);
+        text += &serde_json::to_string(&entry).expect("an entry is JSON");
+        text.push('\n');
+    }
+    std::fs::write(path, text).expect("the audit file can be written");
+}
+
+fn open(agent: &Agent, text: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(agent.address()).expect("the agent listens");
+    let _ = stream.write_all(text);
+    stream
+}
+
+/// Whether the agent still holds its end; what has come is thrown away.
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[track_caller]
+fn a_person_is_served(agent: &Agent) {
+    // The engine is not there, and the answer says so.
+    assert_eq!(agent.ask("GET", "/health").status, 503);
+    assert_eq!(agent.ask("GET", "/status").status, 200);
+    assert_eq!(agent.ask("GET", "/ui").status, 200);
+    let audit = agent.ask("GET", "/audit?limit=500");
+    assert_eq!(audit.json().as_array().map(Vec::len), Some(500));
+}
+
+#[test]
+fn stalled_requests_are_not_kept_and_starve_nobody() {
+    let (agent, _folder) = agent();
+    let before = agent.resident();
+    let part = "x".repeat(100_000);
+    let mut stalled = Vec::new();
+    for number in 0..900 {
+        let text = match number % 5 {
+            0 => String::new(),
+            1 => "GET /status HTT".to_owned(),
+            2 => {
+                format!("POST /trigger HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{part}")
+            }
+            3 => {
+                format!("POST /registry/events HTTP/1.1\r\nHost: r\r\nContent-Length: 1000000\r\n\r\n{part}")
+            }
+            _ => format!("POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{part}"),
+        };
+        stalled.push(open(&agent, text.as_bytes()));
+        if number % 100 == 99 {
+            a_person_is_served(&agent);
+        }
+    }
+    println!("900 stalled requests: {} KiB more", (agent.resident().saturating_sub(before)) >> 10);
+    wait_for(Duration::from_mins(1), "the oldest of them to be cut", || {
+        let open = stalled.iter_mut().map(is_open).filter(|open| *open).count();
+        if open <= CONNECTIONS { Ok(()) } else { Err(format!("{open} are open")) }
+    });
+    a_person_is_served(&agent);
+}
+
+#[test]
+fn slow_readers_hold_no_more_than_the_budget_and_starve_nobody() {
+    let (agent, _folder) = agent();
+    let size = agent.ask("GET", "/audit?limit=500").body.len();
+    assert!(size > 4_000_000, "{size}");
+    let before = agent.resident();
+    let mut readers = Vec::new();
+    for number in 0..640 {
+        readers.push(open(&agent, b"GET /audit?limit=500 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        if number % 100 == 99 {
+            a_person_is_served(&agent);
+        }
+    }
+    a_person_is_served(&agent);
+    println!("640 readers of {size} bytes: {} KiB more", (agent.resident().saturating_sub(before)) >> 10);
+    // An answer that the agent still has comes whole; of the others there is what the system had taken.
+    let mut whole = 0;
+    for reader in &mut readers {
+        reader.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let (mut length, mut buffer) = (0, vec![0; 256 * 1024]);
+        while length < size
+            && let Ok(count @ 1..) = reader.read(&mut buffer)
+        {
+            length += count;
+        }
+        whole += usize::from(length >= size);
+    }
+    // Some are being made, two at a time, while others are read.
+    assert!(whole <= UNSENT / size + 2, "{whole} answers of {size} bytes were held");
+}

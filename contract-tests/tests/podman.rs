@@ -1,0 +1,135 @@
+//! Podman under a booted systemd. Not part of a plain run: `dist/test.sh` brings such a machine up, and
+//! `dist/scripts/with-engine.sh podman-5` does for a single test.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use contract_tests::{Agent, Health, Image, LABEL, World, beside_engine, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::{Value, json};
+
+const LONG: Duration = Duration::from_secs(90);
+
+/// A unit of a quadlet file, started. Goes on drop.
+struct Unit {
+    name: String,
+}
+
+impl Unit {
+    #[track_caller]
+    fn start(name: &str, quadlet: &str) -> Self {
+        let script = "mkdir -p /run/containers/systemd && cat >/run/containers/systemd/$0.container &&
+            systemctl daemon-reload && systemctl start $0";
+        let mut child = beside_engine("sh")
+            .args(["-euc", script, name])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("the machine can be entered");
+        child.stdin.take().expect("stdin is piped").write_all(quadlet.as_bytes()).expect("cat reads");
+        let unit = Self { name: name.to_owned() };
+        assert!(child.wait().expect("sh ends").success(), "the unit {name} can be started");
+        unit
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        let script = "systemctl stop $0; rm -f /run/containers/systemd/$0.container; systemctl daemon-reload";
+        let _ = beside_engine("sh").args(["-c", script, &self.name]).status();
+    }
+}
+
+fn healer(world: &World, more: &[Value]) -> Agent {
+    let mut entry = world.entry("web", &["web:latest"]);
+    entry["auto_heal"] = true.into();
+    entry["heal_cooldown"] = 3.into();
+    world.agent_for(&[&[entry], more].concat())
+}
+
+#[test]
+fn a_container_that_crashed_or_turned_unhealthy_is_restarted() {
+    let mut world = World::new("podheal");
+    world.push("web", &Image::good("v1"));
+    world.push("ill", &Image::relapsing("v1"));
+    world.service("web", "web", &["stop_grace_period: 1s"]);
+    world.service("ill", "ill", &["stop_grace_period: 1s"]);
+    world.project.up();
+    let agent = healer(&world, &[]);
+    let name = world.project.container("ill").name;
+    wait_for(LONG, "the one that is unhealthy to be restarted", || {
+        let restarted = agent.entries(&Kind::RESTARTED);
+        let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
+        if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
+    });
+    world.crash(&["web"]);
+    let name = world.project.container("web").name;
+    wait_for(LONG, "the one that crashed to be restarted", || {
+        let restarted = agent.entries(&Kind::RESTARTED);
+        let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
+        if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
+    });
+    wait_for(LONG, "it to run", || {
+        let view = world.project.container("web");
+        if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}")) }
+    });
+}
+
+#[test]
+fn a_container_of_a_systemd_unit_is_not_healed() {
+    let mut world = World::new("podunit");
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &["stop_grace_period: 1s"]);
+    world.project.up();
+    let ill = Image::without_health_check("v1").with_health(Health::every_second("false", 1));
+    world.push("ill", &ill);
+    let name = format!("{}-unit", world.project.name);
+    let quadlet = format!(
+        "[Container]\nImage={}\nContainerName={name}\nNetwork=none\nLabel={LABEL}={}\n",
+        world.reference("ill"),
+        world.project.name
+    );
+    let _unit = Unit::start(&name, &quadlet);
+    let owner = world.engine.docker(&["inspect", "-f", "{{json .Config.Labels}}", &name]);
+    assert!(owner.contains("PODMAN_SYSTEMD_UNIT"), "{owner}");
+    let started = || world.engine.docker(&["inspect", "-f", "{{.State.StartedAt}}", &name]);
+    let before = started();
+    let entry = json!({ "name": "unit", "container_name": name, "auto_heal": true, "heal_cooldown": 3, "health_grace": 3 });
+    let agent = healer(&world, &[entry]);
+    wait_for(LONG, "it to be unhealthy", || {
+        let health = world.engine.docker(&["inspect", "-f", "{{.State.Health.Status}}", &name]);
+        if health == "unhealthy" { Ok(()) } else { Err(health) }
+    });
+    // Later than the other: when this one is well again, that had its time.
+    world.crash(&["web"]);
+    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.trigger("unit");
+    let touched: Vec<_> = agent
+        .audit()
+        .into_iter()
+        .filter(|entry| entry.service == "unit" && [Kind::RESTARTING, Kind::EXHAUSTED].contains(&entry.event))
+        .collect();
+    assert_eq!(touched, []);
+    assert_eq!(started(), before);
+}
+
+#[test]
+fn a_project_with_a_container_of_a_systemd_unit_is_not_updated() {
+    let mut world = World::new("podowned");
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &["  PODMAN_SYSTEMD_UNIT: web.service"]);
+    world.project.up();
+    let before = world.project.container("web");
+    let agent = world.agent();
+    world.push("web", &Image::good("v2"));
+    for _ in 0..2 {
+        agent.check("web");
+    }
+    let after = world.assert_runs("web", "v1");
+    assert_eq!((before.id, before.started_at), (after.id, after.started_at));
+    assert_eq!(agent.steps(), Vec::<String>::new());
+    let told = agent.log().into_iter().any(|line| line.0.contains("systemd"))
+        || agent.audit().iter().any(|entry| format!("{entry:?}").contains("systemd"))
+        || agent.ask("GET", "/health").text().contains("systemd");
+    assert!(told, "that it belongs to systemd is said: {:#?}", agent.audit());
+}

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Checks the manual: every configuration in it with --check, every webhook body as it is really sent, links and anchors,
+# and that each page is in the table of contents.
+# Usage: bash dist/scripts/check-docs.sh [PROGRAM] (default: target/debug/evenkeel, which must be built)
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+program="${1:-$REPO/target/debug/evenkeel}"
+[ -x "$program" ] || die "$program is missing: run 'cargo build -p evenkeel' first"
+have python3 || apt_install python3
+python3 "$REPO/dist/scripts/check_docs.py" "$REPO" "$program"
+if have mdbook; then
+    mdbook build "$REPO/dist/docs" >/dev/null || die "mdbook could not build the manual"
+else
+    say "NOT CHECKED: that mdbook builds the manual (mdbook is missing)"
+fi
+say "manual: fine"

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Checks the alert rules and the dashboard: promtool's checks and unit tests of the rules, the dashboard against the
+# types that Grafana publishes, each query by promtool, and each metric that they name against what the programs expose.
+# Usage: bash dist/scripts/check-monitoring.sh [PROGRAM] (default: target/debug/evenkeel, which must be built)
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+program="${1:-$REPO/target/debug/evenkeel}"
+[ -x "$program" ] || die "$program is missing: run 'cargo build -p evenkeel' first"
+bring_promtool
+promtool="$(command -v promtool || echo "$REPO/target/tools/promtool")"
+have python3 || apt_install python3
+have curl || apt_install curl
+
+rules="$REPO/dist/prometheus"
+dashboard="$REPO/dist/grafana/evenkeel.json"
+work="$(mktemp -d)"
+pids=()
+# shellcheck disable=SC2317  # the trap calls it
+finish() {
+    local code=$?
+    trap - EXIT
+    if [ "${#pids[@]}" -gt 0 ]; then
+        kill "${pids[@]}" 2>/dev/null || true
+        wait "${pids[@]}" 2>/dev/null || true
+    fi
+    [ "$code" -eq 0 ] || tail -n 20 "$work"/*.log >&2 2>/dev/null || true
+    rm -rf -- "$work"
+    exit "$code"
+}
+trap finish EXIT
+
+"$promtool" check rules "$rules/evenkeel.rules.yml" >"$work/rules.out" 2>&1 || die "$(cat "$work/rules.out")"
+"$promtool" test rules "$rules/evenkeel.rules.test.yml" >"$work/test.out" 2>&1 || die "$(cat "$work/test.out")"
+
+# --- what the programs expose ----------------------------------------------------------------------------------
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+agent="127.0.0.1:$(free_port)"
+warden="127.0.0.1:$(free_port)"
+echo 'services: {}' >"$work/compose.yml"
+cat >"$work/agent.json" <<CONFIG
+{
+    "api": { "address": ["$agent"] },
+    "registry": { "url": "http://127.0.0.1:9", "poll_interval": 3600 },
+    "audit": { "path": "$work/audit.jsonl" },
+    "state": { "path": "$work/state" },
+    "push": { "warden_url": "http://$warden", "token": "agent-token", "machine_id": "here" },
+    "services": [
+        {
+            "name": "web", "images": ["web:latest"], "auto_update": true,
+            "compose_project": "evenkeel-none", "compose_files": ["$work/compose.yml"]
+        }
+    ]
+}
+CONFIG
+cat >"$work/warden.json" <<CONFIG
+{
+    "api": { "address": ["$warden"], "token": "people-token" },
+    "agents": [{ "id": "here", "url": "http://$agent", "token": "agent-token" }]
+}
+CONFIG
+"$program" --mode warden --config "$work/warden.json" >"$work/warden.log" 2>&1 &
+pids+=($!)
+env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/agent.json" >"$work/agent.log" 2>&1 &
+pids+=($!)
+
+# scrape FILE CURL_ARGUMENT...: into FILE, as soon as there is an answer.
+scrape() {
+    local file="$1"
+    shift
+    for _ in $(seq 1 100); do
+        curl -fs -o "$file" "$@" && return 0
+        sleep 0.1
+    done
+    die "no answer: ${*: -1}"
+}
+scrape "$work/agent.metrics" "http://$agent/metrics"
+scrape "$work/warden.metrics" -H 'Authorization: Bearer people-token' "http://$warden/metrics"
+"$promtool" check metrics <"$work/agent.metrics" || die "promtool finds fault with the agent's metrics"
+"$promtool" check metrics <"$work/warden.metrics" || die "promtool finds fault with the warden's metrics"
+
+# --- what the rules, the dashboard and the manual name ---------------------------------------------------------
+
+python3 "$REPO/dist/scripts/check_monitoring.py" "$REPO" "$work"
+# Every query of the dashboard goes through promtool's parser.
+"$promtool" check rules "$work/queries.yml" >"$work/queries.out" 2>&1 || die "$(cat "$work/queries.out")"
+
+# --- the dashboard's shape -------------------------------------------------------------------------------------
+
+modules="$REPO/target/grafana-schema/node_modules"
+if ! [ -d "$modules/ajv" ] && have npm; then
+    mkdir -p "$REPO/target/grafana-schema"
+    say "fetching Grafana's published types"
+    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$REPO/target/grafana-schema" \
+        @grafana/schema@13.2.3 ts-json-schema-generator@2 ajv@8 >/dev/null 2>&1 || true
+fi
+if [ -d "$modules/ajv" ] && have node; then
+    node "$REPO/dist/scripts/check-dashboard.cjs" "$modules" "$dashboard" || die "the dashboard is not what Grafana's types allow"
+else
+    say "NOT CHECKED: the dashboard against Grafana's types (npm is missing, or they can't be fetched from here)"
+fi
+say "alert rules and dashboard: fine"

@@ -1,0 +1,273 @@
+"""Checks the manual and the README: configurations, commands, endpoints, keys, links. Usage: check_docs.py REPO PROGRAM
+
+A fenced block of JSON is a whole configuration of the agent, unless a comment on the line before it says otherwise:
+<!-- warden --> for one of the warden, <!-- part --> for anything that is not checked.
+"""
+
+import http.server
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+REPO = pathlib.Path(sys.argv[1]).resolve()
+PROGRAM = sys.argv[2]
+DOCS = REPO / "dist/docs"
+PAGES = sorted(DOCS.glob("*.md")) + [REPO / "README.md"] + sorted((REPO / ".github").glob("*.md"))
+BLOCK = re.compile(r"^(?:<!-- (?P<kind>\w+) -->\n)?```json\n(?P<text>.*?)^```$", re.M | re.S)
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+faults = []
+
+
+def fault(page, text):
+    faults.append(f"{page.relative_to(REPO)}: {text}")
+
+
+# --- configurations ------------------------------------------------------------------------------------------------
+
+
+def environment(text):
+    """Values for every variable that a configuration names: each a URL, which is good for any key, and all different."""
+    names = {one or two for one, two in VARIABLE.findall(text)}
+    return os.environ | {name: f"https://{name.lower().replace('_', '-')}.example.com/x" for name in names}
+
+
+def with_files(value, folder):
+    """The configuration with its files where they exist."""
+    if isinstance(value, dict):
+        return {key: with_files(item, folder) if key not in ("compose_files", "env_file") else moved(item, folder)
+                for key, item in value.items()}
+    return [with_files(item, folder) for item in value] if isinstance(value, list) else value
+
+
+def moved(paths, folder):
+    if isinstance(paths, list):
+        return [moved(path, folder) for path in paths]
+    path = folder / paths.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("services: {}\n" if path.suffix in (".yml", ".yaml") else "A=b\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def run(arguments, text):
+    return subprocess.run([PROGRAM, *arguments], env=environment(text), capture_output=True, text=True, timeout=60,
+                          check=False)
+
+
+def check_configuration(page, kind, text, folder):
+    line = page.read_text()[: page.read_text().index(text)].count("\n") + 1
+    try:
+        value = with_files(json.loads(text), folder)
+    except ValueError as error:
+        return fault(page, f"line {line}: {error}")
+    file = folder / "config.json"
+    file.write_text(json.dumps(value))
+    file.chmod(0o600)
+    mode = ["--mode", "warden"] if kind == "warden" else []
+    ended = run([*mode, "--check", "--config", str(file)], text)
+    said = (ended.stdout + ended.stderr).strip()
+    if ended.returncode != 0 or ("warnings: 0" not in said and "warning" in said):
+        fault(page, f"line {line}: {said}")
+    if kind != "warden" and value.get("notifications", {}).get("webhooks"):
+        check_bodies(page, line, value, text, file)
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Notes what webhooks send."""
+
+    got = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        Receiver.got.append((self.path, self.headers.get("Content-Type", ""), body))
+        self.send_response(200)
+        self.end_headers()
+
+    do_PUT = do_POST
+
+    def log_message(self, *_):
+        pass
+
+
+def check_bodies(page, line, value, text, file):
+    """Sends a sample with each webhook to a server of our own; a body that calls itself JSON must be JSON."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    webhooks = value["notifications"]["webhooks"]
+    for number, webhook in enumerate(webhooks):
+        webhook["url"] = f"http://127.0.0.1:{server.server_port}/{number}"
+        # Every sample is to be sent, whatever the filter would keep back.
+        webhook.pop("events", None)
+        webhook.pop("min_level", None)
+    file.write_text(json.dumps({"notifications": {"webhooks": webhooks}, "services": []}))
+    Receiver.got = []
+    ended = run(["test-notify", "--config", str(file)], text)
+    server.shutdown()
+    if ended.returncode != 0 or len(Receiver.got) != len(webhooks):
+        fault(page, f"line {line}: test-notify: {(ended.stdout + ended.stderr).strip()}")
+    for path, kind, body in Receiver.got:
+        try:
+            if "json" in kind:
+                json.loads(body)
+        except ValueError as error:
+            fault(page, f"line {line}: webhook {path}: the body is no JSON ({error}): {body}")
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def prose(text):
+    """The text without code blocks and comments."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return re.sub(r"<!--.*?-->", "", text, flags=re.S)
+
+
+def anchors(page):
+    """What headings are called in links, as mdBook and GitHub make it."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page.read_text()), re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+def check_links(page):
+    text = re.sub(r"`[^`\n]*`", "", prose(page.read_text()))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            fault(page, f"the link {target} leads nowhere")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            fault(page, f"the link {target}: {file.name} has no such heading")
+
+
+def check_contents():
+    listed = re.findall(r"\]\(([\w.-]+\.md)\)", (DOCS / "SUMMARY.md").read_text())
+    for name in listed:
+        if listed.count(name) > 1:
+            fault(DOCS / "SUMMARY.md", f"{name} is listed twice")
+    for page in DOCS.glob("*.md"):
+        if page.name not in listed and page.name != "SUMMARY.md":
+            fault(DOCS / "SUMMARY.md", f"{page.name} is not listed")
+
+
+# --- commands, endpoints, keys ---------------------------------------------------------------------------------------
+
+# The warden has no description of its endpoints to ask for.
+WARDEN = {"POST /ingest", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /health", "GET /metrics"}
+
+
+def endpoints():
+    """What a running agent says of itself, as `METHOD /path` with {name} for a service."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        file = pathlib.Path(folder, "config.json")
+        file.write_text(json.dumps({"api": {"address": [f"127.0.0.1:{port}"]}, "state": {"path": f"{folder}/state"}}))
+        agent = subprocess.Popen([PROGRAM, "--config", str(file)], stderr=subprocess.DEVNULL,
+                                 env=os.environ | {"DOCKER_HOST": f"unix://{folder}/none.sock"})
+        try:
+            for _ in range(100):
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json") as answer:
+                        paths = json.load(answer)["paths"]
+                    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+                except OSError:
+                    time.sleep(0.1)
+            sys.exit("the agent does not answer")
+        finally:
+            agent.terminate()
+            agent.wait()
+
+
+def check_endpoint(page, method, path, known):
+    shape = re.sub(r"^(/(?:trigger|redeploy|unblock|blocked|status)/)(?:<name>|\w+)$", r"\1{name}", path.split("?")[0])
+    if f"{method} {shape}" not in known:
+        fault(page, f"there is no endpoint {method} {path}")
+
+
+def check_endpoints(page, known):
+    text = page.read_text()
+    for method, path in re.findall(r"`(GET|POST|DELETE|PUT) (/[^\s`]*)`", text):
+        check_endpoint(page, method, path, known)
+    for line in re.findall(r"curl [^\n`]*(?:localhost|127\.0\.0\.1):9090/[^\n`]*", text):
+        method = re.search(r"-X (\w+)", line)
+        path = re.search(r"9090(/[^\s'\"`|]*)", line)[1]
+        check_endpoint(page, method[1] if method else "GET", path, known)
+
+
+def help_of(*command):
+    return subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def check_commands(page, subcommands):
+    text = page.read_text()
+    shell = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S))
+    commands = re.findall(r"^(?:sudo )?(evenkeel .*)$", shell, re.M)
+    commands += re.findall(r"`(?:sudo )?(evenkeel [^`]*)`", text)
+    for command in commands:
+        words = command.split("#")[0].split()[1:]
+        subcommand = [word for word in words[:1] if not word.startswith("-")]
+        if not subcommands.issuperset(subcommand):
+            fault(page, f"evenkeel has no command {words[0]}")
+            continue
+        said = help_of(*subcommand)
+        for flag in (word for word in words if word.startswith("--")):
+            if flag not in said:
+                fault(page, f"{command}: there is no flag {flag}")
+    for script in re.findall(r"bash (dist/[\w./-]+)", text):
+        if not (REPO / script).exists():
+            fault(page, f"{script} does not exist")
+
+
+def properties(schema):
+    """All names of keys in a JSON Schema."""
+    if isinstance(schema, list):
+        return set().union(*map(properties, schema))
+    if not isinstance(schema, dict):
+        return set()
+    return set(schema.get("properties", {})).union(*map(properties, schema.values()))
+
+
+def check_keys(page, keys):
+    for span in re.findall(r"`((?:registry|api|audit|state|monitor|docker_health|notifications|push|services|agents|smtp)"
+                           r"(?:\[\])?\.[\w.\[\]]+)`", page.read_text()):
+        for part in span.replace("[]", "").split("."):
+            # A table of migration names the old key.
+            if part not in keys and span not in ("api.port", "state.redb"):
+                fault(page, f"there is no key {span}")
+
+
+schemas = [json.loads((REPO / f"dist/schema/{name}-config.schema.json").read_text()) for name in ("agent", "warden")]
+keys = set().union(*map(properties, schemas))
+known = endpoints() | WARDEN | {"GET /openapi.json"}
+subcommands = set(re.findall(r"^  ([a-z][\w-]*)  ", help_of().split("\nOptions:")[0], re.M))
+blocks = 0
+for page in PAGES:
+    check_links(page)
+    check_endpoints(page, known)
+    check_commands(page, subcommands)
+    check_keys(page, keys)
+    for match in BLOCK.finditer(page.read_text()):
+        if match["kind"] != "part":
+            blocks += 1
+            with tempfile.TemporaryDirectory() as folder:
+                check_configuration(page, match["kind"], match["text"], pathlib.Path(folder))
+check_contents()
+for text in faults:
+    print(f"error: {text}", file=sys.stderr)
+print(f"{len(PAGES)} pages, {blocks} configurations", file=sys.stderr)
+sys.exit(1 if faults else 0)

@@ -1,0 +1,91 @@
+# shellcheck shell=bash
+# The tests of deployments on every engine that can be had, and the table of how they went. Sourced after lib.sh.
+
+# shellcheck source-path=SCRIPTDIR source=engines.sh
+. "$REPO/dist/scripts/engines.sh"
+
+# What runs on each engine in a plain run: what must hold everywhere, and one of each kind of the rest.
+ENGINE_PART='binary(docker_matrix)
+    | test(=a_pushed_image_goes_live_and_is_proven)
+    | test(=an_image_built_and_pushed_on_this_machine_goes_live)
+    | test(=a_new_digest_for_the_same_image_is_a_success)
+    | test(=an_unhealthy_image_is_undone)
+    | test(=an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
+    | test(=the_way_back_survives_a_prune_of_all_images_during_probation)'
+
+# The same and a kill at each step, on the engines whose image store differs from the one of the machine's engine, on
+# which the whole of it runs anyway.
+ENGINE_PART_AND_KILLS="$ENGINE_PART | (binary(docker_kill) & test(/::at_once\$/))"
+
+# With --engines: all that deploys, heals, starts and follows. Not the tests of the harness, and not those of the agent
+# alone, to which an engine makes no difference.
+ENGINE_WHOLE='binary(/^docker_/) - binary(docker_harness)'
+
+# Podman has tests of its own, and some of the others run there. Its machine has one registry at a time.
+PODMAN_SUITE='binary(podman)
+    | test(=a_pushed_image_goes_live_and_is_proven)
+    | test(=an_unhealthy_image_is_undone)
+    | test(=an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)'
+
+ENGINE_ROWS=()
+
+# run_engine_suites part|whole: fails where a test failed; not where an engine can't be had, which the table says.
+run_engine_suites() {
+    local name filter status all=0 began log versions
+    log="$(mktemp)"
+    versions="$(mktemp)"
+    for name in $ENGINES; do
+        case "$name/$1" in
+        podman-5/*) filter="$PODMAN_SUITE" ;;
+        docker-26-containerd/part | docker-28-containerd/part) filter="$ENGINE_PART_AND_KILLS" ;;
+        */part) filter="$ENGINE_PART" ;;
+        *) filter="$ENGINE_WHOLE" ;;
+        esac
+        say "== engine $name"
+        began="$SECONDS"
+        status=0
+        : >"$versions"
+        with_engine "$name" run_engine_tests "$name" "$filter" "$log" "$versions" || status=$?
+        note_engine_suite "$name" "$status" "$((SECONDS - began))" "$log" "$versions"
+        [ "$status" -eq 0 ] || [ "$status" -eq 75 ] || all=1
+    done
+    rm -f "$log" "$versions"
+    return "$all"
+}
+
+# run_engine_tests NAME FILTER LOG VERSIONS: within with_engine.
+run_engine_tests() {
+    local threads=()
+    [ "$1" != podman-5 ] || threads=(--test-threads 1)
+    DOCKER_HOST="$EVENKEEL_TEST_ENGINE" docker version --format '{{.Server.Version}}' >"$4" 2>/dev/null
+    docker compose version --short >>"$4" 2>/dev/null
+    set -o pipefail
+    # All of the workspace, so that what was built for it is not built again with other features.
+    cargo nextest run --workspace --locked --ignore-default-filter "${threads[@]}" -E "package(contract-tests) & ($2)" 2>&1 |
+        tee "$3"
+}
+
+# note_engine_suite NAME STATUS SECONDS LOG VERSIONS: one row of the table.
+note_engine_suite() {
+    local summary passed failed engine compose
+    if [ "$2" -eq 75 ]; then
+        say "NOT RUN: engine $1 ($ENGINE_WHY)"
+        ENGINE_ROWS+=("$(printf '%-22s' "$1") NOT RUN: $ENGINE_WHY")
+        return
+    fi
+    { read -r engine && read -r compose; } <"$5" || true
+    # "Summary [ 62.3s] 10 tests run: 9 passed (1 flaky), 1 failed, 1 timed out, 182 skipped"
+    summary="$(sed -n 's/^ *Summary \[[^]]*\] *//p' "$4" | tail -n 1)"
+    passed="$(sed -nE 's/.*[ :]([0-9]+) passed.*/\1/p' <<<"$summary")"
+    failed="$(grep -oE '[0-9]+ (failed|timed out|exec failed)' <<<"$summary" | awk '{ n += $1 } END { print n + 0 }')"
+    [ -n "$summary" ] || failed="no end"
+    ENGINE_ROWS+=("$(printf '%-22s %-16s %-10s %7s %7s %6s' \
+        "$1" "${engine:--}" "${compose:--}" "${passed:-0}" "$failed" "$3")")
+}
+
+print_engine_table() {
+    printf '%-22s %-16s %-10s %7s %7s %6s\n' engine version compose passed failed 's' >&2
+    say "$(printf '%s\n' "${ENGINE_ROWS[@]}")"
+}
