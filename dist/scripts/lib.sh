@@ -105,7 +105,7 @@ bring_rust() {
 bring_cargo_tool() {
     cargo "$1" --version >/dev/null 2>&1 && return 0
     say "installing cargo-$1 (once; takes a few minutes)"
-    CARGO_TARGET_DIR='' cargo install --quiet --locked "cargo-$1" >&2
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked "cargo-$1" >&2
 }
 
 # --- engine ----------------------------------------------------------------------------------------------
