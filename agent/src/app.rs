@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock, Uptime};
-use evenkeel_common::http::{self, Limits, Seats};
+use evenkeel_common::http::{self, Limiter, Limits};
 use evenkeel_common::queue::{self, Outbox};
 use evenkeel_common::store::{self, MemoryStore, MonitoredStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
@@ -17,27 +17,29 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::PROGRAM;
+use crate::adapters::compose::ComposeCli;
+use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
+use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::audit::recall::missing;
-use crate::audit::{Audit, Deliveries, FileSink, Settings, delivery};
+use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::{Config, ConfigSource, RegistryConfig};
-use crate::fleet::{Dependencies, Fleet};
+use crate::http::metrics::{Depth, Metrics};
 use crate::http::{Api, AuditAnswers, routes};
-use crate::metrics::{Depth, Metrics};
-use crate::ports::compose::ComposeCli;
-use crate::ports::engine::{DockerEngine, Endpoint, Surroundings};
-use crate::ports::registry::{Credentials, CurrentRegistry, Meter, RegistryClient, RegistrySettings};
+use crate::model::text;
+use crate::ports::meter::Meter;
 use crate::ports::{Engine, Registry};
+use crate::project::services::{Dependencies, EngineHealth, PollState, Services};
+use crate::project::worker::{Projects, Record, World};
 use crate::service::boot::Boot;
-use crate::tasks::daemon_health::{DaemonHealth, EngineHealth};
+use crate::tasks::engine_health::EngineProbe;
 use crate::tasks::events::Events;
 use crate::tasks::monitor::Monitor;
-use crate::tasks::poller::{PollState, Poller};
-use crate::tasks::publisher::Publisher;
-use crate::tasks::push::PushPoller;
-use crate::tasks::services::{Origin, Services};
+use crate::tasks::poller::Poller;
+use crate::tasks::registry_events::RegistryEvents;
+use crate::tasks::reload::{Reloader, ServiceDeps};
 use crate::tasks::state_health::StateHealth;
-use crate::tasks::worker::{Projects, Record, World};
-use crate::{PROGRAM, text};
+use crate::tasks::status_publisher::Publisher;
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
@@ -114,8 +116,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
     let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
-    let exchanged = deliveries.exchange(channels, &delivery::machine_name(&config)).await;
-    config.warnings.extend(exchanged.faults);
+    let reconfigured = deliveries.reconfigure(channels, &trial::machine_name(&config)).await;
+    config.warnings.extend(reconfigured.faults);
     supervisor.spawn_delivery("deliveries", deliveries.clone().run());
     let audit = Audit::new(outbox);
     let recorded: Vec<AuditEntry> =
@@ -143,7 +145,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         projects: Projects::default(),
         boot: boot.clone(),
     };
-    let origin = Origin {
+    let origin = ServiceDeps {
         source: source.clone(),
         registry: current,
         make_registry: Box::new(make_registry),
@@ -160,32 +162,33 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         }
     };
     let (listening, audit_path) = (config.api.clone(), config.audit_path.clone());
-    let services = Services::start(config, origin, world, &recall, warnings, supervisor.token()).await;
-    let live = services.live();
+    let reloader = Reloader::start(config, origin, world, &recall, warnings, supervisor.token()).await;
+    let active = reloader.active();
 
     let (polls, asked) = mpsc::unbounded_channel();
     let poll_state = Arc::new(watch::Sender::new(PollState::default()));
     let engine_state = Arc::new(watch::Sender::new(EngineHealth::default()));
     let dependencies = Dependencies { engine: engine_state.subscribe(), state: failing.subscribe() };
-    let fleet = Arc::new(Fleet::new(services.workers(), polls, poll_state.subscribe(), dependencies, uptime));
+    let services =
+        Arc::new(Services::new(reloader.workers(), polls, poll_state.subscribe(), dependencies, uptime));
     let state_health =
         StateHealth { store: store.clone(), failing, clock: clock.clone(), record: record.clone() };
 
     let check_now = Arc::new(Notify::new());
-    let health = DaemonHealth {
+    let health = EngineProbe {
         engine: engine.clone(),
-        live: live.clone(),
+        active: active.clone(),
         clock: clock.clone(),
         record: record.clone(),
         state: engine_state.clone(),
         check_now: check_now.clone(),
     };
-    let (publisher, status_frames) = Publisher::new(fleet.clone(), clock.clone());
-    let (push_poller, pushes) = PushPoller::new(fleet.clone(), registry.clone());
+    let (publisher, status_frames) = Publisher::new(services.clone(), clock.clone());
+    let (push_poller, pushes) = RegistryEvents::new(services.clone(), registry.clone());
     let poller = Poller {
-        fleet: fleet.clone(),
+        services: services.clone(),
         registry,
-        live: live.clone(),
+        active: active.clone(),
         clock: clock.clone(),
         record: record.clone(),
         cycled: {
@@ -195,23 +198,28 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         state: poll_state,
         asked,
     };
-    let monitor = Monitor { fleet: fleet.clone(), engine: engine.clone(), live: live.clone() };
+    let monitor = Monitor { services: services.clone(), engine: engine.clone(), active: active.clone() };
     let within = systemd::watchdog(&|name| std::env::var_os(name));
-    let alive = fleet.clone();
+    let alive = services.clone();
     let proof = move || alive.clone().round_trip();
-    let signs = systemd::give_signs(manager.clone(), within, proof, supervisor.token());
-    let events =
-        Events { engine, fleet: fleet.clone(), health: engine_state.subscribe(), check_now, last_nano: 0 };
+    let signs = systemd::watchdog_loop(manager.clone(), within, proof, supervisor.token());
+    let events = Events {
+        engine,
+        services: services.clone(),
+        health: engine_state.subscribe(),
+        check_now,
+        last_nano: 0,
+    };
     let api = Api {
-        fleet,
+        services,
         engine: engine_state.subscribe(),
-        live,
+        active,
         audit_path,
         audit,
         queues: Arc::new(queues),
         deliveries,
         status_frames,
-        stream_seats: Seats::for_streams(),
+        stream_limiter: Limiter::for_streams(),
         audit_answers: Arc::new(AuditAnswers::default()),
         metrics,
         pushes,
@@ -221,8 +229,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     let limits = Limits::default();
     let filter = routes(api, &listening.allowed_hosts, limits);
 
-    let what = services.fleet_in_words();
-    supervisor.spawn("services", services.run(hangups));
+    let what = reloader.summary();
+    supervisor.spawn("services", reloader.run(hangups));
     supervisor.spawn("monitor", monitor.run(supervisor.token()));
     supervisor.spawn("daemon health", health.run(supervisor.token()));
     supervisor.spawn("state health", state_health.run(supervisor.token()));

@@ -9,7 +9,7 @@ use evenkeel_common::cli::{self, Flags, say};
 use evenkeel_common::config::ConfigSource;
 
 use crate::app;
-use crate::audit::delivery;
+use crate::audit::trial;
 use crate::config::Config;
 
 /// Flags of the agent; the wrapper takes the same.
@@ -61,7 +61,7 @@ pub fn perform(task: &Task, args: &Args) -> ExitCode {
         Err(faults) => return cli::complain(&faults),
     };
     cli::warn(&source, &config);
-    let trials = match delivery::trials(&config, channel.as_deref()) {
+    let trials = match trial::trials(&config, channel.as_deref()) {
         Ok(trials) => trials,
         Err(error) => {
             say(format_args!("evenkeel: {error}"));

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_stage::{Nobody, Registry, Stage, wait_for};
-use evenkeel_agent::image::{Digest, ImageId, Reference};
-use evenkeel_agent::ports::compose::ComposeCli;
-use evenkeel_agent::ports::engine::{DockerEngine, Endpoint};
-use evenkeel_agent::ports::{
-    Compose as _, ContainerEvent, Engine as _, EngineError, Happening, HealthState, Members, Project, Pulled,
-    Recreate, State,
+use evenkeel_agent::adapters::compose::ComposeCli;
+use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
+use evenkeel_agent::model::image::{Digest, ImageId, Reference};
+use evenkeel_agent::model::{
+    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, State, UpMode,
 };
-use evenkeel_agent::{config, ports};
+use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
+use evenkeel_agent::config;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tokio::net::{UnixListener, UnixStream};
@@ -28,7 +28,7 @@ fn reference(text: &str) -> Reference {
     Reference::parse(text).unwrap()
 }
 
-async fn project(stage: &Stage) -> Vec<ports::Container> {
+async fn project(stage: &Stage) -> Vec<evenkeel_agent::model::Container> {
     stage.engine.containers(&Members::Project(stage.id.clone())).await.unwrap()
 }
 
@@ -142,7 +142,7 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
     stage.docker(["rmi", "-f", &id]);
 
     let pinned = Reference { digest: Some(digest.clone()), ..reference(&tag) };
-    let (progress, mut seen) = watch::channel(Pulled::default());
+    let (progress, mut seen) = watch::channel(PullProgress::default());
     stage.engine.pull(&pinned, &progress).await.unwrap();
     let last = *seen.borrow_and_update();
     assert!(last.total > 100_000 && last.bytes == last.total, "{last:?}");
@@ -264,8 +264,8 @@ async fn the_end_of_a_log_is_clean_and_bounded() {
 async fn until(
     stream: &mut BoxStream<'static, ContainerEvent>,
     name: &str,
-    last: &Happening,
-) -> Vec<Happening> {
+    last: &EventKind,
+) -> Vec<EventKind> {
     let mut seen = Vec::new();
     let reading = timeout(Duration::from_mins(1), async {
         while let Some(event) = stream.next().await {
@@ -304,19 +304,19 @@ async fn events_are_seen_from_the_call_on_and_without_the_probes_noise() {
         "KILL",
     ];
     stage.run(&name, &flags, &image, &[]);
-    let seen = until(&mut events, &name, &Happening::Health(HealthState::Healthy)).await;
+    let seen = until(&mut events, &name, &EventKind::Health(HealthState::Healthy)).await;
     assert_eq!(
         seen,
-        [Happening::Other("create".into()), Happening::Start, Happening::Health(HealthState::Healthy)]
+        [EventKind::Other("create".into()), EventKind::Start, EventKind::Health(HealthState::Healthy)]
     );
     stage.docker(["stop", &name]);
-    let seen = until(&mut events, &name, &Happening::Stop).await;
+    let seen = until(&mut events, &name, &EventKind::Stop).await;
     assert_eq!(
         seen,
-        [Happening::Kill { signal: Some(9) }, Happening::Die { exit_code: 137 }, Happening::Stop]
+        [EventKind::Kill { signal: Some(9) }, EventKind::Die { exit_code: 137 }, EventKind::Stop]
     );
     stage.docker(["rm", &name]);
-    until(&mut events, &name, &Happening::Destroy).await;
+    until(&mut events, &name, &EventKind::Destroy).await;
 }
 
 /// Forwards a socket to the engine's, until it is dropped.
@@ -405,21 +405,21 @@ async fn compose_brings_a_project_up_with_the_variables_of_its_env_file() {
         env_file: Some(stage.file("vars.env", "TAG=1 # now\n")),
     };
     let compose = compose(&stage);
-    compose.up(&shop, &Recreate::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed).await.unwrap();
     let first = project(&stage).await;
     assert_eq!((first.len(), first[0].state), (1, State::Running));
-    compose.up(&shop, &Recreate::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed).await.unwrap();
     assert_eq!(project(&stage).await[0].id, first[0].id, "nothing to do");
-    compose.up(&shop, &Recreate::All).await.unwrap();
+    compose.up(&shop, &UpMode::All).await.unwrap();
     assert_ne!(project(&stage).await[0].id, first[0].id, "made anew");
 
     shop.env_file = None;
-    let error = compose.up(&shop, &Recreate::Changed).await.unwrap_err();
+    let error = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
     assert!(error.cause.contains("no tag"), "{}", error.cause);
     shop.env_file = Some(stage.file("vars.env", "TAG=absent\n"));
-    let error = compose.up(&shop, &Recreate::Changed).await.unwrap_err();
+    let error = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
     assert!(error.cause.contains("absent"), "never pulls: {}", error.cause);
-    let again = compose.up(&shop, &Recreate::Changed).await.unwrap_err();
+    let again = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
     assert_eq!(error.cause, again.cause);
 }
 
@@ -436,7 +436,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     let files = vec![stage.file("compose.yml", &text)];
     let shop = Project { name: stage.id.clone(), files, env_file: None };
     let compose = compose(&stage);
-    compose.up(&shop, &Recreate::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed).await.unwrap();
     let second = stage.image(&image, "two", &[]);
     let halfway = async {
         while project(&stage).await.len() < 2 {
@@ -445,7 +445,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        done = compose.up(&shop, &Recreate::Changed) => panic!("it was done before it could be killed: {done:?}"),
+        done = compose.up(&shop, &UpMode::Changed) => panic!("it was done before it could be killed: {done:?}"),
         () = halfway => {}
     }
     wait_for("the engine has stopped the old one", async || {
@@ -455,7 +455,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     let states: HashMap<_, _> = project(&stage).await.into_iter().map(|c| (c.name, c.state)).collect();
     assert_eq!(states.len(), 2, "{states:?}");
 
-    compose.up(&shop, &Recreate::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed).await.unwrap();
     let seen = project(&stage).await;
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!(
@@ -470,7 +470,7 @@ fn now_nano() -> i64 {
 }
 
 /// All in one pass, as the monitor does it.
-async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<ports::Usage>, EngineError>> {
+async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<evenkeel_agent::model::Usage>, EngineError>> {
     futures_util::stream::iter(ids.to_vec())
         .map(|id| async move { stage.engine.stats(&id).await })
         .buffered(evenkeel_agent::tasks::monitor::PARALLEL)

@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use warp::Reply;
 
-use crate::http::{Response, Seat};
+use crate::http::{Permit, Response};
 use crate::journal::{Item, Subscription};
 
 /// How many entries a new client gets first (spec 8).
@@ -111,10 +111,10 @@ pub fn last_event_id(headers: &HeaderMap) -> Option<u64> {
 pub fn reply(
     frames: impl Stream<Item = Frame> + Send + Sync + 'static,
     stop: CancellationToken,
-    seat: Seat,
+    permit: Permit,
 ) -> Response {
     let now = Instant::now();
-    let feed = Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: seat };
+    let feed = Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: permit };
     let chunks = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(chunk)), feed))
@@ -135,7 +135,7 @@ struct Feed {
     heartbeat: Instant,
     /// When the next chunk may go.
     open: Instant,
-    _seat: Seat,
+    _seat: Permit,
 }
 
 impl Feed {
@@ -171,13 +171,13 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
-    use crate::http::Seats;
+    use crate::http::Limiter;
     use crate::journal::Journal;
 
-    fn feed(frames: impl Stream<Item = Frame> + Send + Sync + 'static, seats: &Seats) -> Feed {
-        let seat = seats.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    fn feed(frames: impl Stream<Item = Frame> + Send + Sync + 'static, limiter: &Limiter) -> Feed {
+        let permit = limiter.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let now = Instant::now();
-        Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: seat }
+        Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: permit }
     }
 
     fn numbers(journal: &Journal<u32>, replay: usize) -> impl Stream<Item = Frame> + Send + Sync + 'static {
@@ -190,7 +190,7 @@ mod tests {
         for n in 0..3 {
             journal.append(n);
         }
-        let mut feed = feed(numbers(&journal, 2), &Seats::new(1, 1));
+        let mut feed = feed(numbers(&journal, 2), &Limiter::new(1, 1));
         assert_eq!(feed.next().await.unwrap(), "id: 8\ndata: 1\n\nid: 9\ndata: 2\n\n");
         journal.append(3);
         assert_eq!(feed.next().await.unwrap(), "id: 10\ndata: 3\n\n");
@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_is_told_how_many_it_missed() {
         let journal = Journal::new(2, 1);
-        let mut feed = feed(numbers(&journal, 0), &Seats::new(1, 1));
+        let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         for n in 0..5 {
             journal.append(n);
         }
@@ -213,7 +213,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn heartbeats_come_every_15_seconds_in_silence_and_amid_entries() {
         let journal = Arc::new(Journal::new(100, 1));
-        let mut feed = feed(numbers(&journal, 0), &Seats::new(1, 1));
+        let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         let start = Instant::now();
         for beat in 1..=2 {
             assert_eq!(feed.next().await.unwrap(), ": heartbeat\n\n");
@@ -231,7 +231,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn entries_of_a_short_time_travel_together() {
         let journal = Journal::new(100, 1);
-        let mut feed = feed(numbers(&journal, 0), &Seats::new(1, 1));
+        let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         journal.append(0);
         let start = Instant::now();
         feed.next().await.unwrap();
@@ -253,20 +253,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reply_ends_at_the_stop_and_gives_its_seat_back() {
-        let seats = Seats::new(1, 1);
+        let limiter = Limiter::new(1, 1);
         let journal = Journal::new(10, 1);
         let stop = CancellationToken::new();
-        let seat = seats.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        let response = reply(numbers(&journal, 0), stop.clone(), seat);
+        let permit = limiter.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let response = reply(numbers(&journal, 0), stop.clone(), permit);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
         let mut body = Box::pin(response.into_body());
-        assert_eq!(seats.taken(), 1);
+        assert_eq!(limiter.taken(), 1);
         stop.cancel();
         let frame = std::future::poll_fn(|cx| http_body::Body::poll_frame(body.as_mut(), cx)).await;
         assert!(frame.is_none());
         drop(body);
-        assert_eq!(seats.taken(), 0);
+        assert_eq!(limiter.taken(), 0);
     }
 
     #[test]

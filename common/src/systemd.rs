@@ -67,7 +67,7 @@ pub fn watchdog(variable: Variable<'_>) -> Option<Duration> {
 
 /// The task that gives signs of life: at half the time `within` which one is wanted, each only after `proof` has ended.
 /// `None` when nobody wants any. Says when the program stops.
-pub async fn give_signs<P: Future<Output = ()>>(
+pub async fn watchdog_loop<P: Future<Output = ()>>(
     manager: Arc<ServiceManager>,
     within: Option<Duration>,
     proof: impl Fn() -> P,

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_agent::audit::notify::render_template;
+use evenkeel_agent::config::template::render_template;
 use evenkeel_agent::http::published;
-use evenkeel_agent::image::Reference;
+use evenkeel_agent::model::image::Reference;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::config::{Configuration, Findings, json};
 use evenkeel_common::wire::{AuditEntry, FleetEntry, Kind, Level};

@@ -62,7 +62,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let api = Api {
         live: reload.live(),
         ring: ring.clone(),
-        seats: stream_seats(),
+        limiter: stream_seats(),
         requests: request_seats(),
         bodies: bodies(limits),
         guesses: Arc::default(),
@@ -78,7 +78,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         drop(alive.state());
         std::future::ready(())
     };
-    let signs = systemd::give_signs(manager.clone(), within, proof, supervisor.token());
+    let signs = systemd::watchdog_loop(manager.clone(), within, proof, supervisor.token());
     if let Some(path) = state_path {
         let file = StateFile::new(path, ring);
         supervisor.spawn_delivery("state file", file.run(supervisor.delivery_token()));

@@ -3,9 +3,8 @@
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
 
-use super::letter::{Fault, Letter};
-use super::notify::{Discord, Smtp, Webhook};
-use super::push::Push;
+use super::channels::{Discord, Push, Smtp, Webhook};
+use super::delivery::{Delivery, DeliveryError};
 use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
 
@@ -92,7 +91,7 @@ impl Settings {
 /// What a channel's file is there for.
 pub(super) trait Render: Send + Sync + 'static {
     /// The entry as this channel sends it. `seq` is its number in the outbox.
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Letter, String>;
+    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
 /// One way out.
@@ -116,10 +115,10 @@ impl Channel {
     }
 
     /// Sends one entry, once, and returns what the other side answered.
-    pub async fn send(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<String, Fault> {
+    pub async fn send(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<String, DeliveryError> {
         match self.render.render(entry, seq) {
             Ok(letter) => letter.send(&self.redactor).await,
-            Err(why) => Err(Fault::Refused { why: self.redactor.clean(&why, false) }),
+            Err(why) => Err(DeliveryError::Permanent { why: self.redactor.clean(&why, false) }),
         }
     }
 }

@@ -1,76 +1,228 @@
-//! A trial of the ways out of this machine, and what entries that take them say they come from.
+//! A rendered entry on its way: an HTTP request or a mail, sent once, and what the answer means.
 
-use std::io::Write;
+use std::net::IpAddr;
+use std::time::Duration;
 
-use evenkeel_common::clock::{Clock, SystemClock};
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
-use super::channel::{Channel, Settings};
-use crate::PROGRAM;
-use crate::config::Config;
+use super::redact::Redactor;
+use evenkeel_common::tls;
 
-/// What entries that leave this machine say they come from: `push.machine_id`, else the host's name.
-pub fn machine_name(config: &Config) -> String {
-    let configured = config.push.as_ref().map(|push| push.machine_id.as_str()).unwrap_or_default();
-    if configured.is_empty() {
-        rustix::system::uname().nodename().to_string_lossy().into_owned()
-    } else {
-        configured.to_owned()
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// lettre's own timeout is for the connection only.
+const MAIL_TIMEOUT: Duration = Duration::from_mins(1);
+/// Most that is read of an answer, and most that is shown of it.
+const ANSWER_LIMIT: usize = 16 * 1024;
+const SHOWN: usize = 300;
+/// Longest time that the other side may ask us to stay away.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// Connections to one mail server.
+pub(super) type Mailer = AsyncSmtpTransport<Tokio1Executor>;
+
+/// Something ready to be sent.
+pub(super) enum Delivery {
+    /// Over HTTP.
+    Request(Client, Box<Request>),
+    /// By mail.
+    Mail(Mailer, Box<Message>),
+}
+
+/// Why a letter did not arrive, by what can be done about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeliveryError {
+    /// It may work later.
+    #[error("{why}")]
+    Transient {
+        /// What went wrong.
+        why: String,
+        /// When, if the other side said so.
+        after: Option<Duration>,
+    },
+    /// Nothing will arrive until a person changes something: a token, an address.
+    #[error("{why}")]
+    Misconfigured {
+        /// What went wrong.
+        why: String,
+    },
+    /// This one will never arrive; others may.
+    #[error("{why}")]
+    Permanent {
+        /// What went wrong.
+        why: String,
+    },
+}
+
+fn transient(why: impl Into<String>) -> DeliveryError {
+    DeliveryError::Transient { why: why.into(), after: None }
+}
+
+/// A client for the host of `url`. It follows no redirects: they would carry secrets and entries to addresses that
+/// nobody configured.
+pub(super) fn web_client(url: &Url) -> Result<Client, String> {
+    let mut builder = Client::builder()
+        .tls_backend_preconfigured(tls::client_config())
+        .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        .redirect(Policy::none());
+    if is_loopback(url) {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|error| format!("cannot prepare to send: {}", error.without_url()))
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+impl Delivery {
+    /// The request that `builder` describes.
+    pub(super) fn request(client: &Client, builder: RequestBuilder) -> Result<Self, String> {
+        let request = builder.build().map_err(|error| error.without_url().to_string())?;
+        Ok(Self::Request(client.clone(), Box::new(request)))
+    }
+
+    /// Sends it once. The answer is for people to read; `redactor` has taken the secrets out of it.
+    pub(super) async fn send(self, redactor: &Redactor) -> Result<String, DeliveryError> {
+        match self {
+            Self::Request(client, request) => match client.execute(*request).await {
+                Ok(response) => judge(response, redactor).await,
+                Err(error) => Err(transient(shown(&chain(&error.without_url()), redactor, false))),
+            },
+            Self::Mail(mailer, message) => {
+                let sent = tokio::time::timeout(MAIL_TIMEOUT, mailer.send(*message)).await;
+                match sent {
+                    Ok(Ok(response)) => {
+                        let text: Vec<_> = response.message().collect();
+                        Ok(shown(&format!("{} {}", response.code(), text.join(" ")), redactor, false))
+                    }
+                    Ok(Err(error)) => Err(judge_mail(&error, redactor)),
+                    Err(_) => {
+                        Err(transient(format!("the mail server took over {} s", MAIL_TIMEOUT.as_secs())))
+                    }
+                }
+            }
+        }
     }
 }
 
-/// Channels that are to get a sample entry.
-pub struct Trials {
-    channels: Vec<Channel>,
-    machine: String,
-}
-
-/// The channel `only`, or all of them. A webhook's name stands for itself.
-pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
-    let (mut channels, mut warnings) = (Vec::new(), Vec::new());
-    for settings in Settings::of(config) {
-        match settings.open() {
-            Ok(channel) => channels.push(channel),
-            Err(why) => warnings.push(format!("{}: {why}", settings.name())),
+async fn judge(mut response: Response, redactor: &Redactor) -> Result<String, DeliveryError> {
+    let status = response.status();
+    let wait = retry_after(response.headers(), Timestamp::now());
+    let mut body = Vec::new();
+    // What was answered counts, even when the text that explains it breaks off.
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk[..chunk.len().min(ANSWER_LIMIT - body.len())]);
+        if body.len() == ANSWER_LIMIT {
+            break;
         }
     }
-    let known = channels.iter().map(|channel| channel.name().to_owned()).collect::<Vec<_>>().join(", ");
-    if let Some(only) = only {
-        let webhook = format!("webhook/{only}");
-        let found = if channels.iter().any(|channel| channel.name() == only) { only } else { &webhook };
-        channels.retain(|channel| channel.name() == found);
-    }
-    match (only, channels.is_empty()) {
-        (_, false) => Ok(Trials { channels, machine: machine_name(config) }),
-        _ if !warnings.is_empty() => Err(warnings.join("; ")),
-        (Some(only), true) if known.is_empty() => {
-            Err(format!("there is no channel \"{only}\", nor any other"))
+    let is_cut = body.len() == ANSWER_LIMIT;
+    let text = shown(&format!("{status} {}", String::from_utf8_lossy(&body)), redactor, is_cut);
+    match status {
+        _ if status.is_success() => Ok(text),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
+            Err(DeliveryError::Transient { why: text, after: wait })
         }
-        (Some(only), true) => Err(format!("there is no channel \"{only}\"; there are: {known}")),
-        (None, true) => Err("no notification channel is configured, nor a push".to_owned()),
+        _ if status.is_server_error() => Err(DeliveryError::Transient { why: text, after: wait }),
+        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
+            Err(DeliveryError::Permanent { why: text })
+        }
+        _ if status.is_redirection() => Err(DeliveryError::Misconfigured {
+            why: format!("{text} (redirects are not followed: configure the address itself)"),
+        }),
+        _ => Err(DeliveryError::Misconfigured { why: text }),
     }
 }
 
-impl Trials {
-    /// Sends a sample entry to each, whatever it filters, and writes what they answered. Says whether all took it.
-    pub async fn run(self, out: &mut (dyn Write + Send)) -> bool {
-        let message = "this is a test: nothing has changed";
-        let mut entry = AuditEntry::new(SystemClock.now(), PROGRAM, Kind::UPDATED, Level::Info, message);
-        entry.machine = self.machine;
-        entry.container = Some("sample-web-1".to_owned());
-        entry.old_digest = Some(format!("sha256:{}", "0".repeat(64)));
-        entry.new_digest = Some(format!("sha256:{}", "1".repeat(64)));
-        entry.reason = Some("asked for with test-notify".to_owned());
-        let mut all_took_it = true;
-        for channel in self.channels {
-            let outcome = channel.send(&entry, None).await;
-            all_took_it &= outcome.is_ok();
-            // Nobody reads it any more: the exit code still tells.
-            let _ = match outcome {
-                Ok(answer) => writeln!(out, "{}: sent; the answer was: {answer}", channel.name()),
-                Err(fault) => writeln!(out, "{}: FAILED: {fault}", channel.name()),
-            };
+fn judge_mail(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> DeliveryError {
+    let why = shown(&chain(error), redactor, false);
+    let code = error.status().map(u16::from);
+    match code {
+        // Not logged in, or with what the server does not take.
+        Some(530 | 534 | 535 | 538) => DeliveryError::Misconfigured { why },
+        Some(500..) => DeliveryError::Permanent { why },
+        // No login method in common, no STARTTLS: what the server can do won't change by itself.
+        None if error.is_client() => DeliveryError::Misconfigured { why },
+        _ => transient(why),
+    }
+}
+
+/// `Retry-After` in seconds (Discord's have fractions) or as a date, which is held against the server's own clock.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
+    let asked = text(RETRY_AFTER)?;
+    let wait = match asked.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() => Duration::from_secs_f64(seconds.clamp(0.0, 1e6)),
+        _ => {
+            let now = text(DATE).and_then(date).unwrap_or(now);
+            Duration::try_from(date(asked)?.duration_since(now)).unwrap_or_default()
         }
-        all_took_it
+    };
+    // Zero would make a busy loop of it.
+    Some(wait.clamp(Duration::from_millis(500), LONGEST_WAIT))
+}
+
+/// An error with what lies beneath it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Text from outside on one line, without secrets, not too long. Secrets are taken out first, as long as they are whole,
+/// and once more in the form that is shown. `is_cut`: it is the beginning of a longer text.
+fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
+    let line: String =
+        redactor.clean(text, is_cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = redactor.clean(&line.split_whitespace().collect::<Vec<_>>().join(" "), is_cut);
+    if line.chars().count() <= SHOWN { line } else { line.chars().take(SHOWN).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_within_bounds() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let wait = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, value.parse().unwrap());
+            retry_after(&headers, now).map(|wait| wait.as_secs_f64())
+        };
+        assert_eq!(wait("7"), Some(7.0));
+        assert_eq!(wait("1.25"), Some(1.25));
+        assert_eq!(wait("0"), Some(0.5));
+        assert_eq!(wait("-4"), Some(0.5));
+        assert_eq!(wait("1e300"), Some(3600.0));
+        assert_eq!(wait("NaN"), None);
+        assert_eq!(wait("soon"), None);
+        assert_eq!(wait("Thu, 01 Jan 2026 00:02:00 GMT"), Some(120.0));
+        assert_eq!(wait("Wed, 01 Jan 2025 00:02:00 GMT"), Some(0.5));
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn answers_are_shown_on_one_short_line() {
+        let shown = |text: &str| shown(text, &Redactor::default(), false);
+        assert_eq!(shown("400 Bad\r\n\x1b[31m  red"), "400 Bad [31m red");
+        assert_eq!(shown(&"é".repeat(1000)).chars().count(), SHOWN + 1);
     }
 }

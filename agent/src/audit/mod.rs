@@ -2,15 +2,14 @@
 //! its own (SPEC 6).
 
 mod channel;
-pub mod delivery;
+pub mod channels;
+mod delivery;
 mod file;
-mod letter;
-pub mod notify;
-mod push;
 mod read;
 pub mod recall;
 mod redact;
 mod sink;
+pub mod trial;
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use evenkeel_common::wire::{AuditEntry, Level};
 pub use channel::{Channel, Settings};
 pub use file::FileSink;
 pub use read::read_latest;
-pub use sink::{Deliveries, Exchanged, Tally};
+pub use sink::{Deliveries, DeliveryStats, Reconfigured};
 
 /// The handle through which every part of the agent records.
 #[derive(Clone)]

@@ -135,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn a_directory_in_its_place_is_called_one() {
         let error = read_latest(tempdir().unwrap().path().to_owned(), 1).await.unwrap_err();
-        assert_eq!(crate::text::plainly(&error), "is a directory");
+        assert_eq!(crate::model::text::plainly(&error), "is a directory");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use evenkeel_common::secret::Secret;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use reqwest::Url;
 
-use super::notify::Escape;
+use crate::config::template::Escape;
 
 /// Shorter texts are no secrets, and taking them out would only make the rest unreadable.
 const SHORTEST: usize = 4;

@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Settings};
-use super::letter::Fault;
+use super::delivery::DeliveryError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
 /// Between two tries where only a person can help.
-const DENIED_PAUSE: Duration = Duration::from_mins(1);
+const MISCONFIGURED_PAUSE: Duration = Duration::from_mins(1);
 /// How long a destination may go on after the program was asked to stop; what is left goes out after the next start.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What became of a destination's entries since the program started.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct Counts {
 
 /// A destination's numbers at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tally {
+pub struct DeliveryStats {
     /// The channel's name.
     pub name: String,
     /// Entries that the other side took.
@@ -68,7 +68,7 @@ struct Running {
 
 /// What an exchange came to, by the channels' names.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Exchanged {
+pub struct Reconfigured {
     /// They get what is recorded from now on.
     pub added: Vec<String>,
     /// They go on with what waits for them.
@@ -88,7 +88,7 @@ impl Deliveries {
 
     /// Puts these settings into force; `machine` is what entries say they come from. A destination whose settings
     /// are the same is not touched. A letter on its way to one that changed may arrive and be sent again.
-    pub async fn exchange(&self, settings: Vec<Settings>, machine: &str) -> Exchanged {
+    pub async fn reconfigure(&self, settings: Vec<Settings>, machine: &str) -> Reconfigured {
         let is_same = |sink: &Running| sink.machine == machine && settings.contains(&sink.settings);
         let (staying, leaving): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *self.sinks()).into_iter().partition(is_same);
@@ -105,18 +105,19 @@ impl Deliveries {
             known.push((sink.settings.name(), sink.counts));
         }
         let names: Vec<String> = settings.iter().map(Settings::name).collect();
-        let mut exchanged = Exchanged { removed: self.0.outbox.rename(&names), ..Exchanged::default() };
+        let mut reconfigured =
+            Reconfigured { removed: self.0.outbox.rename(&names), ..Reconfigured::default() };
         for settings in fresh {
             let name = settings.name();
             let counts = known.iter().find(|(known, _)| *known == name).map(|(_, counts)| counts.clone());
             let is_known = counts.is_some();
             match settings.open() {
                 Ok(channel) => self.begin(settings.clone(), channel, machine, counts.unwrap_or_default()),
-                Err(why) => exchanged.faults.push(format!("{name}: {why} (it is off)")),
+                Err(why) => reconfigured.faults.push(format!("{name}: {why} (it is off)")),
             }
-            if is_known { exchanged.changed.push(name) } else { exchanged.added.push(name) }
+            if is_known { reconfigured.changed.push(name) } else { reconfigured.added.push(name) }
         }
-        exchanged
+        reconfigured
     }
 
     fn begin(&self, settings: Settings, channel: Channel, machine: &str, counts: Arc<Counts>) {
@@ -146,21 +147,21 @@ impl Deliveries {
             () = self.0.stop.cancelled() => {}
             () = self.0.tasks.panicked() => return,
         }
-        self.0.tasks.finish(FAREWELL * 2).await;
+        self.0.tasks.finish(DRAIN_TIMEOUT * 2).await;
     }
 
     /// The numbers now.
-    pub fn tally(&self) -> Vec<Tally> {
+    pub fn stats(&self) -> Vec<DeliveryStats> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let tally = |sink: &Running| {
+        let stats = |sink: &Running| {
             let name = sink.settings.name();
             let queued = self.0.outbox.waiting(&name);
             let counts = &sink.counts;
             let (sent, failed, refused) =
                 (number(&counts.sent), number(&counts.failed), number(&counts.refused));
-            Tally { name, sent, failed, refused, queued }
+            DeliveryStats { name, sent, failed, refused, queued }
         };
-        self.sinks().iter().map(tally).collect()
+        self.sinks().iter().map(stats).collect()
     }
 
     fn sinks(&self) -> MutexGuard<'_, Vec<Running>> {
@@ -180,8 +181,8 @@ struct Sink {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
-    Passing,
-    Denied,
+    Transient,
+    Misconfigured,
 }
 
 impl Sink {
@@ -198,8 +199,8 @@ impl Sink {
                 () = tokio::time::sleep(wait) => {}
             }
         }
-        let farewell = async { while !self.destination.is_empty() && self.step().await.is_zero() {} };
-        let in_time = tokio::time::timeout(FAREWELL, farewell).await.is_ok();
+        let drain = async { while !self.destination.is_empty() && self.step().await.is_zero() {} };
+        let in_time = tokio::time::timeout(DRAIN_TIMEOUT, drain).await.is_ok();
         if !in_time || !self.destination.is_empty() {
             let name = self.channel.name();
             tracing::info!(destination = name, "entries that wait are delivered after the next start");
@@ -219,7 +220,7 @@ impl Sink {
         self.settle(&item, outcome)
     }
 
-    fn settle(&mut self, item: &Item, outcome: Result<String, Fault>) -> Duration {
+    fn settle(&mut self, item: &Item, outcome: Result<String, DeliveryError>) -> Duration {
         let destination = self.channel.name();
         let (trouble, why, wait) = match outcome {
             Ok(_) => {
@@ -231,7 +232,7 @@ impl Sink {
                 self.pause = FIRST_PAUSE;
                 return Duration::ZERO;
             }
-            Err(Fault::Refused { why }) => {
+            Err(DeliveryError::Permanent { why }) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
                 self.destination.done(item);
                 let (service, event) = (&item.entry.service, item.entry.event.as_str());
@@ -244,12 +245,14 @@ impl Sink {
                 );
                 return Duration::ZERO;
             }
-            Err(Fault::Later { why, after }) => {
+            Err(DeliveryError::Transient { why, after }) => {
                 let wait = after.unwrap_or_else(|| jitter(self.pause));
                 self.pause = LAST_PAUSE.min(self.pause * 2);
-                (Trouble::Passing, why, wait)
+                (Trouble::Transient, why, wait)
             }
-            Err(Fault::Denied { why }) => (Trouble::Denied, why, jitter(DENIED_PAUSE)),
+            Err(DeliveryError::Misconfigured { why }) => {
+                (Trouble::Misconfigured, why, jitter(MISCONFIGURED_PAUSE))
+            }
         };
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
         if self.trouble == Some(trouble) {

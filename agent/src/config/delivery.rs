@@ -11,8 +11,9 @@ use http::{HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use super::file::{DiscordFile, Items, NotificationsFile, PushFile, SmtpFile, WebhookFile};
+use super::mail;
+use super::template::Template;
 use super::{DiscordConfig, EntryFilter, NotificationsConfig, PushConfig, SmtpConfig, WebhookConfig};
-use crate::audit::notify::{check_receivers, check_sender, check_template};
 
 /// The variables that the texts of channels and push name with `$` (DECISIONS 6), those of a broken part included. A
 /// webhook's body is a template, in which a dollar means nothing.
@@ -113,12 +114,12 @@ fn smtp(file: SmtpFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> 
         findings.warn(&at.key("password"), "is not used: there is no username");
     }
     // A text that is missing is a fault already.
-    if let Err(fault) = check_sender(&file.from)
+    if let Err(fault) = mail::sender(&file.from)
         && !file.from.is_empty()
     {
         findings.fault(&at.key("from"), fault);
     }
-    if let Err(fault) = check_receivers(&file.to)
+    if let Err(fault) = mail::receivers(&file.to)
         && !file.to.is_empty()
     {
         findings.fault(&at.key("to"), fault);
@@ -159,7 +160,7 @@ fn webhook(file: WebhookFile, at: &KeyPath, env: Env<'_>, findings: &mut Finding
         headers.push((name, value));
     }
     if let Some(body) = &file.body
-        && let Err(fault) = check_template(body)
+        && let Err(fault) = Template::check(body)
     {
         findings.fault(&at.key("body"), fault);
     }

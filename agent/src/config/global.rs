@@ -10,7 +10,7 @@ use evenkeel_common::permissions::weaknesses;
 
 use super::file::{ApiFile, AuditFile, DockerHealthFile, MonitorFile, RegistryFile, StateFile};
 use super::{ApiConfig, DockerHealthConfig, MonitorConfig, RegistryConfig};
-use crate::image::Reference;
+use crate::model::image::Reference;
 
 const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 

@@ -17,14 +17,18 @@ use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::image::Reference;
-use crate::ports::Project;
+use crate::model::Project;
+use crate::model::image::Reference;
 
+pub mod active;
 mod delivery;
 mod file;
 mod global;
 mod load;
+pub(crate) mod mail;
 mod service;
+pub mod template;
+mod template_syntax;
 
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
@@ -260,7 +264,7 @@ impl ServiceConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredImage {
     /// As configured; the key in maps (DECISIONS 4).
-    pub text: String,
+    pub configured: String,
     /// Normal form.
     pub reference: Reference,
 }

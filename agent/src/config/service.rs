@@ -13,7 +13,7 @@ use evenkeel_common::permissions::weaknesses;
 
 use super::file::{Items, ServiceFile};
 use super::{ConfiguredImage, ServiceConfig};
-use crate::image::Reference;
+use crate::model::image::Reference;
 
 /// All services that pass, in the file's order.
 pub(super) fn services(
@@ -191,9 +191,9 @@ fn checked(file: ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut 
         match images.iter().find(|image| image.reference == reference) {
             Some(twin) => findings.warn(
                 &place,
-                format!("{} is the same image as {} and counts once", quote(text), quote(&twin.text)),
+                format!("{} is the same image as {} and counts once", quote(text), quote(&twin.configured)),
             ),
-            None => images.push(ConfiguredImage { text: text.to_owned(), reference }),
+            None => images.push(ConfiguredImage { configured: text.to_owned(), reference }),
         }
     }
     let some = |text: String| (!text.is_empty()).then_some(text);
@@ -289,7 +289,7 @@ mod tests {
         let config = good(&json!({"services": [complete(folder.path())]}));
         assert_eq!(config.warnings, Vec::<String>::new());
         let service = &config.services[0];
-        assert_eq!(service.images[0].text, "web");
+        assert_eq!(service.images[0].configured, "web");
         assert_eq!(service.images[0].reference.to_string(), "localhost:5000/web:latest");
         assert_eq!(
             (service.health_grace.as_secs(), service.heal_cooldown.as_secs(), service.heal_max_restarts),

@@ -4,10 +4,10 @@ use evenkeel_common::http::{Request, Response, StatusCode, json};
 use evenkeel_common::wire::{RedeployReply, TriggerReply, UnblockReply};
 
 use super::{Api, refused};
-use crate::service::fact::{Answer, Ask};
+use crate::service::input::{ServiceReply, ServiceRequest};
 
 pub(super) async fn trigger_all(api: Api, _: Request) -> Response {
-    match api.fleet.poll_now() {
+    match api.services.poll_now() {
         Ok(()) => json(StatusCode::OK, &TriggerReply::Triggered { scope: "all".to_owned() }),
         Err(fault) => refused(&fault),
     }
@@ -15,8 +15,8 @@ pub(super) async fn trigger_all(api: Api, _: Request) -> Response {
 
 pub(super) async fn trigger(api: Api, request: Request) -> Response {
     let name = request.param("name");
-    match api.fleet.ask(name, Ask::Check).await {
-        Ok(Answer::Skipped(reason)) => {
+    match api.services.ask(name, ServiceRequest::Check).await {
+        Ok(ServiceReply::Skipped(reason)) => {
             json(StatusCode::OK, &TriggerReply::Skipped { reason: reason.to_owned() })
         }
         Ok(_) => json(StatusCode::OK, &TriggerReply::Triggered { scope: name.to_owned() }),
@@ -26,8 +26,8 @@ pub(super) async fn trigger(api: Api, request: Request) -> Response {
 
 pub(super) async fn redeploy(api: Api, request: Request) -> Response {
     let name = request.param("name");
-    match api.fleet.ask(name, Ask::Redeploy).await {
-        Ok(Answer::Skipped(reason)) => {
+    match api.services.ask(name, ServiceRequest::Redeploy).await {
+        Ok(ServiceReply::Skipped(reason)) => {
             json(StatusCode::OK, &RedeployReply::Skipped { reason: reason.to_owned() })
         }
         Ok(_) => json(StatusCode::OK, &RedeployReply::Redeploying { service: name.to_owned() }),
@@ -37,9 +37,9 @@ pub(super) async fn redeploy(api: Api, request: Request) -> Response {
 
 pub(super) async fn unblock(api: Api, request: Request) -> Response {
     let name = request.param("name");
-    match api.fleet.ask(name, Ask::Unblock).await {
+    match api.services.ask(name, ServiceRequest::Unblock).await {
         Ok(answer) => {
-            let status = if answer == Answer::Unblocked { "unblocked" } else { "not_blocked" };
+            let status = if answer == ServiceReply::Unblocked { "unblocked" } else { "not_blocked" };
             json(StatusCode::OK, &UnblockReply { status: status.to_owned(), service: name.to_owned() })
         }
         Err(fault) => refused(&fault),

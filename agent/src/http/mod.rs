@@ -4,6 +4,7 @@
 mod audit_answers;
 mod control;
 mod docs;
+pub mod metrics;
 mod openapi;
 mod page;
 mod push;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_common::clock::Clock;
-use evenkeel_common::http::{Bodies, Guard, Limits, Method, Response, Seats, StatusCode, error};
+use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response, StatusCode, error};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,22 +27,22 @@ use openapi::Endpoints;
 pub use push::published;
 
 use crate::audit::{Audit, Deliveries};
-use crate::fleet::{Fleet, FleetError};
-use crate::live;
-use crate::metrics::{Depth, Metrics};
-use crate::tasks::daemon_health::EngineHealth;
-use crate::tasks::publisher::StatusFrames;
-use crate::tasks::push::Pushes;
+use crate::config::active;
+use crate::http::metrics::{Depth, Metrics};
+use crate::project::services::EngineHealth;
+use crate::project::services::{ServiceError, Services};
+use crate::tasks::registry_events::RegistryEventSender;
+use crate::tasks::status_publisher::StatusFrames;
 
 /// What the endpoints share.
 #[derive(Clone)]
 pub struct Api {
     /// All services.
-    pub fleet: Arc<Fleet>,
+    pub services: Arc<Services>,
     /// How the engine is.
     pub engine: watch::Receiver<EngineHealth>,
     /// The configuration in force.
-    pub live: live::Watch,
+    pub active: active::Watch,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
     /// Entries for replay and live streams.
@@ -51,13 +52,13 @@ pub struct Api {
     /// Status for streams.
     pub status_frames: StatusFrames,
     /// Places for streams.
-    pub stream_seats: Seats,
+    pub stream_limiter: Limiter,
     /// The answers of `GET /audit`.
     pub audit_answers: Arc<AuditAnswers>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// Where news of pushed images goes.
-    pub pushes: Pushes,
+    pub pushes: RegistryEventSender,
     /// Ends the streams.
     pub stop: CancellationToken,
     /// What became of the entries that leave this machine.
@@ -102,10 +103,10 @@ fn event_bodies(limits: Limits) -> Bodies {
 }
 
 /// A refusal of the fleet as an answer.
-fn refused(fault: &FleetError) -> Response {
+fn refused(fault: &ServiceError) -> Response {
     let status = match fault {
-        FleetError::Unknown(_) => StatusCode::NOT_FOUND,
-        FleetError::Stopping | FleetError::Unwritable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ServiceError::Unknown(_) => StatusCode::NOT_FOUND,
+        ServiceError::Stopping | ServiceError::Unwritable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, fault.to_string())
 }

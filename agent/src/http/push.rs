@@ -4,7 +4,7 @@ use evenkeel_common::http::{Request, Response, StatusCode, json};
 use evenkeel_common::wire::{EventsReply, RegistryEvent, RegistryEvents};
 
 use super::Api;
-use crate::tasks::push::Published;
+use crate::tasks::registry_events::PublishedImage;
 
 /// Kinds of content that a tag of an image names.
 const MANIFESTS: [&str; 4] = [
@@ -24,16 +24,16 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
 
 /// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of
 /// an image are pushed without a tag: neither counts.
-pub fn published(body: &[u8]) -> Vec<Published> {
+pub fn published(body: &[u8]) -> Vec<PublishedImage> {
     let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
-    let mut images: Vec<Published> = Vec::new();
+    let mut images: Vec<PublishedImage> = Vec::new();
     for event in envelope.events {
         let Ok(RegistryEvent { action, target }) = serde_json::from_value(event) else { continue };
         let kind = target.media_type.split(';').next().unwrap_or_default().trim();
         if action != "push" || target.tag.is_empty() || !MANIFESTS.contains(&kind) {
             continue;
         }
-        let image = Published { repository: target.repository, tag: target.tag };
+        let image = PublishedImage { repository: target.repository, tag: target.tag };
         if !images.contains(&image) {
             images.push(image);
         }

@@ -4,8 +4,8 @@ use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{AuditEntry, Health};
 
 use super::{Api, refused, with_type};
-use crate::metrics::View;
-use crate::text;
+use crate::http::metrics::View;
+use crate::model::text;
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
@@ -15,23 +15,23 @@ const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const AUDIT_MAX: usize = 500;
 
 pub(super) async fn blocked(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.fleet.blocked())
+    json(StatusCode::OK, &api.services.blocked())
 }
 
 pub(super) async fn not_found(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.fleet.not_found())
+    json(StatusCode::OK, &api.services.not_found())
 }
 
 pub(super) async fn errored(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.fleet.errored(api.clock.now()))
+    json(StatusCode::OK, &api.services.errored(api.clock.now()))
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.fleet.report(api.clock.now()))
+    json(StatusCode::OK, &api.services.report(api.clock.now()))
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {
-    match api.fleet.status(request.param("name"), api.clock.now()) {
+    match api.services.status(request.param("name"), api.clock.now()) {
         Ok(record) => json(StatusCode::OK, &record),
         Err(fault) => refused(&fault),
     }
@@ -73,19 +73,22 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     } else {
         (StatusCode::OK, "ok")
     };
-    let mut config_warnings = api.live.borrow().warnings.as_ref().clone();
-    config_warnings.extend(api.fleet.warnings());
-    json(code, &Health { status: status.to_owned(), error, state: api.fleet.state_error(), config_warnings })
+    let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
+    config_warnings.extend(api.services.warnings());
+    json(
+        code,
+        &Health { status: status.to_owned(), error, state: api.services.state_error(), config_warnings },
+    )
 }
 
 pub(super) async fn metrics(api: Api, _: Request) -> Response {
     let view = View {
-        report: &api.fleet.report(api.clock.now()),
-        polls: &api.fleet.poll_state(),
+        report: &api.services.report(api.clock.now()),
+        polls: &api.services.poll_state(),
         engine: &api.engine.borrow().clone(),
-        stream_clients: api.stream_seats.taken(),
+        stream_clients: api.stream_limiter.taken(),
         queues: &api.queues,
-        deliveries: &api.deliveries.tally(),
+        deliveries: &api.deliveries.stats(),
     };
     match api.metrics.text(&view) {
         Ok(text) => with_type(text, TEXT_FORMAT),

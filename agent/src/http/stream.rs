@@ -11,20 +11,20 @@ use super::Api;
 
 /// Entries only, in unnamed frames.
 pub(super) async fn events(api: Api, request: Request) -> Response {
-    match api.stream_seats.admit(request.arrival.peer.ip()) {
-        Ok(seat) => sse::reply(entries(&api, &request, None), api.stop, seat),
+    match api.stream_limiter.admit(request.arrival.peer.ip()) {
+        Ok(permit) => sse::reply(entries(&api, &request, None), api.stop, permit),
         Err(refusal) => refusal,
     }
 }
 
 /// Entries and status, told apart by name.
 pub(super) async fn both(api: Api, request: Request) -> Response {
-    let seat = match api.stream_seats.admit(request.arrival.peer.ip()) {
-        Ok(seat) => seat,
+    let permit = match api.stream_limiter.admit(request.arrival.peer.ip()) {
+        Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
     let status = api.status_frames.follow().map(|data| Frame::Event { name: Some("status"), id: None, data });
-    sse::reply(stream::select(status, entries(&api, &request, Some("audit"))), api.stop, seat)
+    sse::reply(stream::select(status, entries(&api, &request, Some("audit"))), api.stop, permit)
 }
 
 fn entries(

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Members, Project, Recreate};
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{Members, Project, UpMode};
 
 use super::scope::Scope;
 
@@ -26,7 +26,7 @@ pub enum Action {
         published: BTreeMap<String, Digest>,
     },
     /// Read the containers.
-    Look {
+    Inspect {
         /// Goes back into the fact.
         generation: u64,
         /// Which.
@@ -56,7 +56,7 @@ pub struct FilesAsked {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Hold the old images so that no prune takes the way back.
-    Hold {
+    PinImages {
         /// Project whose images are held.
         project: String,
         /// What to hold.
@@ -70,39 +70,39 @@ pub enum Step {
     /// Read what the tags of other services name, before any of them is moved.
     ReadTags {
         /// The tags, and the images that their services run on.
-        others: Vec<(Reference, ImageId)>,
+        sibling_tags: Vec<(Reference, ImageId)>,
     },
     /// Point the tags, then let compose bring the project there.
     Start {
         /// Where each tag must point.
         tags: Vec<(Reference, OldImage)>,
         /// Tags that name what runs only while compose is at work.
-        displaced: Vec<Displaced>,
+        displaced: Vec<DisplacedTag>,
         /// What compose is given.
         project: Project,
         /// Whether the project is taken down first (volumes stay).
         down: bool,
         /// Whether unchanged containers are made anew.
-        recreate: Recreate,
+        up_mode: UpMode,
         /// What compose keeps to, in place of `recreate`; `None`: it is given what that says.
         scope: Option<Scope>,
     },
     /// Point the tags back without touching any container.
-    TagsBack {
+    RestoreTags {
         /// Where each tag must point.
         tags: Vec<(Reference, OldImage)>,
     },
     /// Read what the container that failed wrote last.
-    Evidence {
+    Diagnose {
         /// Full container ID; empty when there is none to ask.
         container: String,
     },
     /// Let go of the held images.
-    Release {
+    Unpin {
         /// Project whose images were held.
         project: String,
         /// Tags of other services that may still name what runs.
-        displaced: Vec<Displaced>,
+        displaced: Vec<DisplacedTag>,
         /// An image that stays in use: the hold's tag is moved there before it is removed, since removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
@@ -112,7 +112,7 @@ pub enum Step {
 /// A tag of a service that the deployment is not about. It names another image than the service runs on, and is moved
 /// while compose is at work, so that compose leaves the service alone.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Displaced {
+pub struct DisplacedTag {
     /// The tag.
     pub tag: Reference,
     /// What its service runs on.

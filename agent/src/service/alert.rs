@@ -6,8 +6,8 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use super::Service;
-use super::fact::{ContainerUse, Measurement};
-use crate::ports::Container;
+use super::input::{ContainerUse, Measurement};
+use crate::model::Container;
 
 /// The last measurement, and what was alerted when.
 #[derive(Debug, Clone, Default)]
@@ -156,11 +156,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::fact::Fact;
+    use super::super::input::Input;
     use super::*;
     use crate::config::ServiceConfig;
-    use crate::image::ImageId;
-    use crate::ports::State;
+    use crate::model::State;
+    use crate::model::image::ImageId;
 
     const MIB: u64 = 1 << 20;
 
@@ -216,7 +216,7 @@ mod tests {
             Arc::new(config),
             super::super::Durable::default(),
             super::super::Boot::default(),
-            super::super::boot::Occasion::Start,
+            super::super::boot::StartReason::Start,
             at(0),
         );
         service.containers = Some(vec![
@@ -231,7 +231,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn measurement(whole: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Fact {
+    fn measurement(whole: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Input {
         let containers = containers.iter().map(|(id, cpu_percent, memory, limit)| {
             let used = ContainerUse {
                 cpu_percent: *cpu_percent,
@@ -240,13 +240,13 @@ mod tests {
             };
             ((*id).to_owned(), used)
         });
-        Fact::Measured(Measurement { whole, machine_memory: 1000 * MIB, containers: containers.collect() })
+        Input::Measured(Measurement { whole, machine_memory: 1000 * MIB, containers: containers.collect() })
     }
 
     #[test]
     fn fields_are_absent_until_measured_and_sums_follow_the_limits() {
         let mut service = service(0.0, 0.0);
-        let status = |service: &Service| service.snapshot(crate::ports::Pulled::default()).status;
+        let status = |service: &Service| service.snapshot(crate::ports::PullProgress::default()).status;
         let before = status(&service);
         assert!(!before.has_stats);
         assert!(before.containers.unwrap().iter().all(|c| c.cpu_percent.is_none()));

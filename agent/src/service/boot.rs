@@ -9,14 +9,14 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::ports::{Container, State};
+use crate::model::{Container, State};
 
-use super::say::names;
+use super::wording::names;
 use super::{Durable, Service};
 
 /// Why a service begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
+pub enum StartReason {
     /// The agent was started.
     Start,
     /// Its configuration was changed while the agent ran.
@@ -34,7 +34,7 @@ pub struct Boot {
 
 /// How it was when the agent was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct ShutdownSnapshot {
     /// The machine's boot at that time.
     pub boot: String,
     /// Full IDs of the containers that ran.
@@ -51,19 +51,19 @@ impl Service {
     /// meanwhile and ended all that ran, and a service that stays away after a power cut is worse than one that has to
     /// be stopped twice. (Most of what a power cut ends is told by the engine itself, with code 255.) Where the boot
     /// can't be known it might always be another one.
-    pub(super) fn arrive(&mut self, occasion: Occasion, now: Timestamp) {
-        let deaf = match occasion {
-            Occasion::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
+    pub(super) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
+        let deaf = match reason_to_start {
+            StartReason::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
             // Who was there already has heard of every stop.
-            Occasion::Reload => self.durable == Durable::default(),
+            StartReason::Reload => self.durable == Durable::default(),
         };
         if deaf && !self.boot.now.is_empty() {
-            self.healer.deaf_until(now);
+            self.healer.events_unseen_before(now);
         }
     }
 
     /// Takes up the deployment that was under way, and says so.
-    pub(super) fn take_up(&mut self, occasion: Occasion, now: Timestamp) -> Vec<AuditEntry> {
+    pub(super) fn resume(&mut self, reason_to_start: StartReason, now: Timestamp) -> Vec<AuditEntry> {
         let Some(deployment) = &self.durable.deployment else { return Vec::new() };
         if self.project_at_work().is_none() {
             tracing::warn!(
@@ -73,19 +73,19 @@ impl Service {
             self.durable.deployment = None;
             return Vec::new();
         }
-        let images = match &deployment.moves[..] {
+        let images = match &deployment.image_changes[..] {
             [] => "the project".to_owned(),
-            moves => names(moves),
+            image_changes => names(image_changes),
         };
         let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
         let mut entry = self.entry(now, Kind::RESUMED, Level::Info, message);
-        if let [only] = &deployment.moves[..] {
+        if let [only] = &deployment.image_changes[..] {
             entry.old_digest = only.old_digest.as_ref().map(ToString::to_string);
             entry.new_digest = Some(only.digest.to_string());
         }
-        let reason = match occasion {
-            Occasion::Start => "the agent was stopped in the middle of it",
-            Occasion::Reload => "the configuration of the service was changed in the middle of it",
+        let reason = match reason_to_start {
+            StartReason::Start => "the agent was stopped in the middle of it",
+            StartReason::Reload => "the configuration of the service was changed in the middle of it",
         };
         entry.reason = Some(reason.to_owned());
         // Machine and engine may have been restarted too: bring the project up again, then judge anew.
@@ -94,19 +94,19 @@ impl Service {
     }
 
     /// The agent is being stopped: notes what runs.
-    pub fn leave(&mut self) {
+    pub fn on_shutdown(&mut self) {
         // Before the first look nothing new is known.
         if self.containers.is_none() || self.boot.now.is_empty() {
             return;
         }
         let running: BTreeSet<String> = self.running().map(|container| container.id.clone()).collect();
-        self.durable.left = Some(Left { boot: self.boot.now.to_string(), running });
+        self.durable.at_shutdown = Some(ShutdownSnapshot { boot: self.boot.now.to_string(), running });
     }
 
     /// Containers that ran when the agent was stopped, in an earlier boot of the machine, and have ended since: the
     /// engine stopped them. In the same boot it may have been anybody.
-    pub(super) fn compare_with_left(&mut self, containers: &[Container], now: Timestamp) {
-        let Some(left) = self.durable.left.take() else { return };
+    pub(super) fn compare_with_shutdown(&mut self, containers: &[Container], now: Timestamp) {
+        let Some(left) = self.durable.at_shutdown.take() else { return };
         if self.boot.now.is_empty() || left.boot == *self.boot.now {
             return;
         }

@@ -3,14 +3,14 @@
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
-use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Container, Recreate, State};
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{Container, State, UpMode};
 
 use super::action::OldImage;
-use super::compare::{self, Verdict as Compared};
-use super::deploy::{Cause, Deployment, Move, Phase};
-use super::fact::{CheckFault, ImageView, Observation};
-use super::judge::Was;
+use super::compare::{self, Comparison};
+use super::deploy::{Cause, Deployment, ImageChange, Phase};
+use super::input::{CheckFault, ImageView, Observation};
+use super::probation::Baseline;
 use super::{Fault, Service};
 
 impl Service {
@@ -56,16 +56,16 @@ impl Service {
         let mut matching = true;
         for view in &observation.images {
             match self.compared(view, &observation) {
-                Compared::Pinned | Compared::Managed | Compared::Blocked => {}
-                Compared::Unanswered => matching &= self.ran_before(view, &observation.containers),
-                Compared::UpToDate => {
+                Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
+                Comparison::Unanswered => matching &= self.ran_before(view, &observation.containers),
+                Comparison::UpToDate => {
                     self.durable
                         .published
-                        .extend(view.remote.clone().map(|remote| (view.text.clone(), remote)));
-                    self.durable.not_found.remove(&view.text);
-                    if let Some(blocked) = self.durable.blocked.remove(&view.text) {
-                        self.durable.given_up = false;
-                        let message = format!("{} runs on what the registry has again", view.text);
+                        .extend(view.remote.clone().map(|remote| (view.configured.clone(), remote)));
+                    self.durable.not_found.remove(&view.configured);
+                    if let Some(blocked) = self.durable.blocked.remove(&view.configured) {
+                        self.durable.rollback_failed = false;
+                        let message = format!("{} runs on what the registry has again", view.configured);
                         let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
                         entry.old_digest = Some(blocked.to_string());
                         entry.new_digest = view.remote.as_ref().map(ToString::to_string);
@@ -73,13 +73,13 @@ impl Service {
                         entries.push(entry);
                     }
                 }
-                Compared::NotFound { remote, new } => {
+                Comparison::NotFound { remote, new } => {
                     matching = false;
                     if new {
-                        self.durable.not_found.insert(view.text.clone(), remote.clone());
+                        self.durable.not_found.insert(view.configured.clone(), remote.clone());
                         let message = format!(
                             "{} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest",
-                            view.text
+                            view.configured
                         );
                         let mut entry = self.entry(now, Kind::NOT_FOUND, Level::Warning, message);
                         entry.new_digest = Some(remote.to_string());
@@ -92,15 +92,17 @@ impl Service {
                         entries.push(entry);
                     }
                 }
-                Compared::Stale { remote } => {
+                Comparison::Stale { remote } => {
                     stale = true;
                     if compare::is_comparable(view) {
-                        self.durable.not_found.remove(&view.text);
+                        self.durable.not_found.remove(&view.configured);
                     }
-                    if let Some(blocked) = self.durable.blocked.remove(&view.text) {
-                        self.durable.given_up = false;
-                        let message =
-                            format!("the registry has another digest of {} than the blocked one", view.text);
+                    if let Some(blocked) = self.durable.blocked.remove(&view.configured) {
+                        self.durable.rollback_failed = false;
+                        let message = format!(
+                            "the registry has another digest of {} than the blocked one",
+                            view.configured
+                        );
                         let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
                         entry.old_digest = Some(blocked.to_string());
                         entry.new_digest = Some(remote.to_string());
@@ -111,15 +113,15 @@ impl Service {
             }
         }
         let files = self.follow_files(&observation.files);
-        self.compare_with_left(&observation.containers, now);
+        self.compare_with_shutdown(&observation.containers, now);
         // What is there is started as it is then, and nothing is made anew but on a person's word.
         let held = !observation.left_out.is_empty();
         let start = self.start_wanted(&observation.containers, matching && (held || !stale), now);
-        let start = start.filter(|cause| !held || *cause != Cause::Unstick { down: true });
+        let start = start.filter(|cause| !held || *cause != Cause::ForceUp { down: true });
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);
         self.fetched.clear();
-        self.look_at = Some(now);
+        self.inspect_at = Some(now);
 
         let (drift, files_fault) = match files {
             Ok(drift) => (drift, None),
@@ -134,8 +136,8 @@ impl Service {
             Some(Cause::Redeploy)
         } else if stale && self.config.auto_update && !held {
             Some(Cause::Update)
-        } else if retry_rollback && self.durable.given_up && self.is_on_unproven() {
-            Some(Cause::WayBack)
+        } else if retry_rollback && self.durable.rollback_failed && self.is_on_unproven() {
+            Some(Cause::RetryRollback)
         } else {
             drift.filter(|_| !held).or(start)
         };
@@ -187,9 +189,9 @@ impl Service {
         let is_same = if made.peek().is_some() {
             made.all(|c| c.image == tagged.id)
         } else {
-            known(self.durable.proven.get(&view.text).map(|proven| &proven.id))
+            known(self.durable.proven.get(&view.configured).map(|proven| &proven.id))
         };
-        is_same && self.durable.unproven.get(&view.text) != Some(&tagged.id)
+        is_same && self.durable.unproven.get(&view.configured) != Some(&tagged.id)
     }
 
     /// The fault of the last check that a deployment has not mended. Bringing up what is there mends no configuration.
@@ -206,29 +208,29 @@ impl Service {
     /// Whether an image runs that failed and could not be undone, and the one before is known.
     fn is_on_unproven(&self) -> bool {
         let is_unproven = |view: &ImageView| {
-            let unproven = self.durable.unproven.get(&view.text);
-            self.durable.proven.contains_key(&view.text)
+            let unproven = self.durable.unproven.get(&view.configured);
+            self.durable.proven.contains_key(&view.configured)
                 && view.running.iter().any(|image| Some(&image.id) == unproven)
         };
         self.seen.iter().flat_map(|seen| &seen.images).any(is_unproven)
     }
 
     /// How an image stands, where a block by another service of the project counts, too.
-    fn compared(&self, view: &ImageView, observation: &Observation) -> Compared {
+    fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
         let elsewhere = |(reference, digest): &(Reference, Digest)| {
             *reference == view.reference && Some(digest) == view.remote.as_ref()
         };
         if observation.blocked_elsewhere.iter().any(elsewhere) {
-            return Compared::Blocked;
+            return Comparison::Blocked;
         }
         let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.reference);
         if observation.containers.iter().any(of_others) {
-            return Compared::Managed;
+            return Comparison::Managed;
         }
-        if observation.unanswered.contains_key(&view.text) {
+        if observation.unanswered.contains_key(&view.configured) {
             // The registry may have the blocked digest still.
-            let is_blocked = self.durable.blocked.contains_key(&view.text);
-            return if is_blocked { Compared::Blocked } else { Compared::Unanswered };
+            let is_blocked = self.durable.blocked.contains_key(&view.configured);
+            return if is_blocked { Comparison::Blocked } else { Comparison::Unanswered };
         }
         compare::compare(view, &self.durable)
     }
@@ -288,27 +290,27 @@ impl Service {
     /// Plans a deployment from what was seen. Whether there is one to do.
     pub(super) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
         let Some(observation) = &self.seen else { return false };
-        let mut moves = Vec::new();
-        let mut pins = Vec::new();
+        let mut image_changes = Vec::new();
+        let mut kept_tags = Vec::new();
         for view in &observation.images {
             let old = view.running.first().or(view.tagged.as_ref());
-            let unproven = self.durable.unproven.get(&view.text);
-            let proven = self.durable.proven.get(&view.text);
+            let unproven = self.durable.unproven.get(&view.configured);
+            let proven = self.durable.proven.get(&view.configured);
             // What to go back to: what runs, unless that is known to be unproven.
             let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
-            let way_back =
+            let rolling_back =
                 if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
             let verdict = self.compared(view, observation);
             let digest = match (&verdict, &cause) {
-                (Compared::Stale { remote }, _) => remote,
-                (Compared::UpToDate | Compared::NotFound { .. }, Cause::Redeploy) => {
+                (Comparison::Stale { remote }, _) => remote,
+                (Comparison::UpToDate | Comparison::NotFound { .. }, Cause::Redeploy) => {
                     let Some(remote) = &view.remote else { continue };
                     remote
                 }
-                (Compared::Blocked, _) => {
+                (Comparison::Blocked, _) => {
                     // What runs stays. When nothing runs, the tag may name the blocked image itself.
-                    let kept = if view.running.is_empty() { proven.cloned() } else { way_back };
-                    pins.extend(kept.map(|kept| (view.reference.clone(), kept)));
+                    let kept = if view.running.is_empty() { proven.cloned() } else { rolling_back };
+                    kept_tags.extend(kept.map(|kept| (view.reference.clone(), kept)));
                     continue;
                 }
                 _ => continue,
@@ -316,15 +318,15 @@ impl Service {
             if !cause.is_about_images() {
                 continue;
             }
-            moves.push(Move {
-                text: view.text.clone(),
+            image_changes.push(ImageChange {
+                configured: view.configured.clone(),
                 reference: view.reference.clone(),
                 old_digest: if is_unproven {
-                    way_back.as_ref().and_then(|old| old.source.as_ref()?.digest.clone())
+                    rolling_back.as_ref().and_then(|old| old.source.as_ref()?.digest.clone())
                 } else {
                     old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
                 },
-                old: way_back,
+                old: rolling_back,
                 digest: digest.clone(),
                 new_id: None,
             });
@@ -334,44 +336,45 @@ impl Service {
                 .containers
                 .iter()
                 .find(|c| c.state == State::Running && c.is_made_from(reference));
-            let own = moves.iter().any(|m| m.reference == *reference);
+            let own = image_changes.iter().any(|m| m.reference == *reference);
             if let (Some(container), false) = (running, own) {
                 tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
-                pins.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
+                kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
             }
         }
-        if moves.is_empty() && cause == Cause::Update {
+        if image_changes.is_empty() && cause == Cause::Update {
             return false;
         }
-        let recreate = match &cause {
-            Cause::Redeploy => Recreate::All,
-            Cause::Start | Cause::Unstick { .. } if !observation.left_out.is_empty() => Recreate::Nothing,
-            _ => Recreate::Changed,
+        let up_mode = match &cause {
+            Cause::Redeploy => UpMode::All,
+            Cause::Start | Cause::ForceUp { .. } if !observation.left_out.is_empty() => UpMode::StartOnly,
+            _ => UpMode::Changed,
         };
-        self.durable.given_up = false;
+        self.durable.rollback_failed = false;
         let mut deployment = Deployment {
             project: self.config.project(),
             grace: self.config.health_grace,
             begun: now,
-            moves,
-            pins,
-            others: Vec::new(),
+            image_changes,
+            kept_tags,
+            sibling_tags: Vec::new(),
             displaced: None,
-            before: Was::all(&observation.containers),
-            recreate,
-            phase: if cause.is_about_images() { Phase::Hold } else { Phase::Start },
+            before: Baseline::all(&observation.containers),
+            up_mode,
+            phase: if cause.is_about_images() { Phase::PinImages } else { Phase::Start },
             cause,
             since: now,
             attempt: 0,
             also_recreated: Vec::new(),
         };
-        deployment.keep_others(&observation.containers);
+        deployment.refresh_sibling_tags(&observation.containers);
         // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
         // leaves alone is still to be applied.
-        let whole = deployment.recreate != Recreate::Nothing && deployment.scope().is_none();
+        let whole = deployment.up_mode != UpMode::StartOnly && deployment.scope().is_none();
         if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
             self.durable.files_hash = Some(hash);
-            self.durable.files_owed = deployment.cause == Cause::Drift || self.durable.files_owed;
+            self.durable.files_pending =
+                deployment.cause == Cause::ComposeChanged || self.durable.files_pending;
         }
         self.durable.deployment = Some(deployment);
         true

@@ -1,14 +1,14 @@
 //! Is an image up to date? What runs is compared with what the registry has (DECISIONS 4, DOMAIN 1.4).
 
-use crate::image::{Digest, Reference};
+use crate::model::image::{Digest, Reference};
 
 use super::Durable;
 use super::action::OldImage;
-use super::fact::{ImageView, LocalImage};
+use super::input::{ImageView, LocalImage};
 
 /// How one image stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Comparison {
     /// Pinned to a digest: it never updates.
     Pinned,
     /// A container of it is kept by somebody else, who updates it, too (DECISIONS 9).
@@ -34,27 +34,27 @@ pub(super) enum Verdict {
 }
 
 /// Compares one image.
-pub(super) fn compare(view: &ImageView, durable: &Durable) -> Verdict {
-    let Some(remote) = &view.remote else { return Verdict::Pinned };
+pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
+    let Some(remote) = &view.remote else { return Comparison::Pinned };
     let local = local(view);
     // Also when it runs: after a way back that failed, or started by hand, it is not a good one for that.
-    if durable.blocked.get(&view.text) == Some(remote) {
-        return Verdict::Blocked;
+    if durable.blocked.get(&view.configured) == Some(remote) {
+        return Comparison::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
         // It runs, but it was never proven: its probation was broken off, or a person took its block away.
-        let unproven = durable.unproven.get(&view.text);
+        let unproven = durable.unproven.get(&view.configured);
         if view.running.iter().any(|image| Some(&image.id) == unproven) {
-            return Verdict::Stale { remote: remote.clone() };
+            return Comparison::Stale { remote: remote.clone() };
         }
-        return Verdict::UpToDate;
+        return Comparison::UpToDate;
     }
-    match durable.not_found.get(&view.text) {
-        _ if is_comparable(view) => Verdict::Stale { remote: remote.clone() },
-        Some(known) if known == remote => Verdict::NotFound { remote: remote.clone(), new: false },
+    match durable.not_found.get(&view.configured) {
+        _ if is_comparable(view) => Comparison::Stale { remote: remote.clone() },
+        Some(known) if known == remote => Comparison::NotFound { remote: remote.clone(), new: false },
         // Suppressed until the remote digest changes (spec 3.2), and now it has.
-        Some(_) => Verdict::Stale { remote: remote.clone() },
-        None => Verdict::NotFound { remote: remote.clone(), new: true },
+        Some(_) => Comparison::Stale { remote: remote.clone() },
+        None => Comparison::NotFound { remote: remote.clone(), new: true },
     }
 }
 

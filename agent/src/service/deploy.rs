@@ -14,11 +14,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{Container, Project, Recreate, State};
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{Container, Project, State, UpMode};
 
-use super::action::{Displaced, OldImage, Step};
-use super::judge::{Expected, Failure, Trial, Was};
+use super::action::{DisplacedTag, OldImage, Step};
+use super::probation::{Baseline, Expected, Failure, Probation};
 use super::scope::Scope;
 
 /// Why a deployment was begun.
@@ -30,18 +30,22 @@ pub enum Cause {
     /// A person asked.
     Redeploy,
     /// The compose files changed (`compose_watch`).
-    Drift,
+    #[serde(alias = "drift")]
+    ComposeChanged,
     /// Nothing ran (`auto_start`).
     Start,
     /// Containers were stuck half-made (`auto_start`).
-    Unstick {
+    #[serde(alias = "unstick")]
+    ForceUp {
         /// Whether the project is taken down first.
         down: bool,
     },
     /// A person asked for a check of what a failed way back had left.
-    WayBack,
+    #[serde(alias = "way_back")]
+    RetryRollback,
     /// A container can't be healed by a restart (`auto_heal`).
-    Renew {
+    #[serde(alias = "renew")]
+    RecreateContainer {
         /// Its name.
         container: String,
     },
@@ -50,15 +54,16 @@ pub enum Cause {
 impl Cause {
     /// Whether new images are fetched and proven. The others only let compose bring the project up.
     pub fn is_about_images(&self) -> bool {
-        matches!(self, Cause::Update | Cause::Redeploy | Cause::WayBack)
+        matches!(self, Cause::Update | Cause::Redeploy | Cause::RetryRollback)
     }
 }
 
 /// One image of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
+pub struct ImageChange {
     /// As configured.
-    pub text: String,
+    #[serde(alias = "text")]
+    pub configured: String,
     /// Normal form.
     pub reference: Reference,
     /// Digest that ran before, where it is known.
@@ -71,7 +76,7 @@ pub struct Move {
     pub new_id: Option<ImageId>,
 }
 
-impl Move {
+impl ImageChange {
     /// Whether the content that runs becomes another one.
     pub fn changes(&self) -> bool {
         match (&self.new_id, &self.old) {
@@ -94,8 +99,9 @@ impl Move {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum Phase {
-    /// Old images are being held.
-    Hold,
+    /// Old images are being pinned, so that no prune removes them.
+    #[serde(alias = "hold")]
+    PinImages,
     /// New images are being fetched.
     Pull,
     /// The project is being brought to the new images.
@@ -103,57 +109,64 @@ pub enum Phase {
     /// The new containers must prove themselves.
     Probation {
         /// What was seen so far.
-        trial: Trial,
+        #[serde(alias = "trial")]
+        probation: Probation,
     },
     /// Compose failed before it touched anything: the tags go back, no container does.
-    TagsBack,
+    #[serde(alias = "tags_back")]
+    RestoreTags,
     /// It failed. The digests are blocked; what the container wrote last is being read.
-    Evidence {
+    #[serde(alias = "evidence")]
+    Diagnose {
         /// Why.
         failure: Failure,
         /// What compose printed.
         output: String,
     },
     /// The old images are being put back.
-    Undo {
+    #[serde(alias = "undo")]
+    Rollback {
         /// Why.
         failure: Failure,
         /// Black box: compose's output, facts, log lines.
         output: String,
     },
     /// The old containers must prove themselves.
-    Proof {
+    #[serde(alias = "proof")]
+    VerifyRollback {
         /// Why.
         failure: Failure,
         /// Black box.
         output: String,
         /// What was seen so far.
-        trial: Trial,
+        #[serde(alias = "trial")]
+        probation: Probation,
     },
-    /// It is decided; the holds go.
-    Release,
+    /// The outcome is decided; the pins are removed.
+    #[serde(alias = "release")]
+    Unpin,
 }
 
 impl Phase {
     /// Name of the step in the journal and in the log.
     pub fn name(&self) -> &'static str {
         match self {
-            Phase::Hold => "hold",
+            Phase::PinImages => "pin_images",
             Phase::Pull => "pull",
             Phase::Start => "start",
             Phase::Probation { .. } => "probation",
-            Phase::TagsBack => "tags_back",
-            Phase::Evidence { .. } => "evidence",
-            Phase::Undo { .. } => "undo",
-            Phase::Proof { .. } => "proof",
-            Phase::Release => "release",
+            Phase::RestoreTags => "restore_tags",
+            Phase::Diagnose { .. } => "diagnose",
+            Phase::Rollback { .. } => "rollback",
+            Phase::VerifyRollback { .. } => "verify_rollback",
+            Phase::Unpin => "unpin",
         }
     }
 
     /// The trial under way, if this phase is one.
-    pub(super) fn trial_mut(&mut self) -> Option<&mut Trial> {
+    pub(super) fn probation_mut(&mut self) -> Option<&mut Probation> {
         match self {
-            Phase::Probation { trial } | Phase::Proof { trial, .. } => Some(trial),
+            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
             _ => None,
         }
     }
@@ -161,7 +174,7 @@ impl Phase {
 
 /// The tags of what runs, and the images that they must name so that compose leaves it alone. A tag that is run on
 /// different images says nothing.
-pub(super) fn others(containers: &[Container]) -> Vec<(Reference, ImageId)> {
+pub(super) fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
     let mut all: Vec<(Reference, ImageId)> = containers
         .iter()
         .filter(|c| c.is_live())
@@ -190,21 +203,24 @@ pub struct Deployment {
     /// When it was begun.
     pub begun: Timestamp,
     /// What it changes.
-    pub moves: Vec<Move>,
+    #[serde(alias = "moves")]
+    pub image_changes: Vec<ImageChange>,
     /// Tags that must keep naming what runs: blocked images of the project.
-    pub pins: Vec<(Reference, OldImage)>,
+    #[serde(alias = "pins")]
+    pub kept_tags: Vec<(Reference, OldImage)>,
     /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
     /// at work, so that it leaves them alone.
-    #[serde(default)]
-    pub others: Vec<(Reference, ImageId)>,
-    /// Those of them that name another image, see [`Displaced`]; `None` until they were read. In the journal before any
+    #[serde(default, alias = "others")]
+    pub sibling_tags: Vec<(Reference, ImageId)>,
+    /// Those of them that name another image, see [`DisplacedTag`]; `None` until they were read. In the journal before any
     /// tag is moved, so that all are put back whatever happens in between.
     #[serde(default)]
-    pub displaced: Option<Vec<Displaced>>,
+    pub displaced: Option<Vec<DisplacedTag>>,
     /// The containers before.
-    pub before: Vec<Was>,
+    pub before: Vec<Baseline>,
     /// What compose does with containers that need no change, and with other services.
-    pub recreate: Recreate,
+    #[serde(alias = "recreate")]
+    pub up_mode: UpMode,
     /// Where it stands.
     pub phase: Phase,
     /// When this phase began.
@@ -226,12 +242,12 @@ impl Deployment {
 
     /// Whether any image changes, so that there is something to block and to go back from.
     pub fn changes(&self) -> bool {
-        self.moves.iter().any(Move::changes)
+        self.image_changes.iter().any(ImageChange::changes)
     }
 
     /// Whether there is an earlier image to go back to.
-    pub(super) fn has_way_back(&self) -> bool {
-        self.moves.iter().any(|m| m.changes() && m.old.is_some())
+    pub(super) fn can_roll_back(&self) -> bool {
+        self.image_changes.iter().any(|m| m.changes() && m.old.is_some())
     }
 
     /// Whether the containers that ran before all still run, as `containers` shows them.
@@ -243,17 +259,17 @@ impl Deployment {
     }
 
     /// What ran and is moved, with the move.
-    fn moved(&self) -> impl Iterator<Item = (&Was, &Move)> {
+    fn moved(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
-            Some((was, self.moves.iter().find(|m| m.reference == reference)?))
+            Some((was, self.image_changes.iter().find(|m| m.reference == reference)?))
         })
     }
 
     /// IDs of containers on a moved image that compose has left as they were although it was content: they are of a
     /// service that the files no longer name, or of a profile that is off.
     pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
-        let is_left = |was: &Was, m: &Move| {
+        let is_left = |was: &Baseline, m: &ImageChange| {
             m.new_id.as_ref() != Some(&was.image)
                 && containers.iter().any(|c| c.id == was.id && c.image == was.image)
         };
@@ -281,29 +297,31 @@ impl Deployment {
     }
 
     /// Notes what the other services run on.
-    pub(super) fn keep_others(&mut self, containers: &[Container]) {
+    pub(super) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
         let is_own = |reference: &Reference| {
-            self.moves.iter().any(|m| m.reference == *reference)
-                || self.pins.iter().any(|(pin, _)| pin == reference)
+            self.image_changes.iter().any(|m| m.reference == *reference)
+                || self.kept_tags.iter().any(|(pin, _)| pin == reference)
         };
-        self.others = others(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect();
+        self.sibling_tags =
+            sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect();
         self.displaced = None;
     }
 
     /// What compose is to keep to; `None` where it is given the whole project: nothing of it ran, or a person or a
     /// change of the files asked for all of it.
     pub(super) fn scope(&self) -> Option<Scope> {
-        let by_image = matches!(self.cause, Cause::Update | Cause::WayBack);
-        if !by_image || self.recreate != Recreate::Changed || !self.before.iter().any(|was| was.live) {
+        let by_image = matches!(self.cause, Cause::Update | Cause::RetryRollback);
+        if !by_image || self.up_mode != UpMode::Changed || !self.before.iter().any(|was| was.live) {
             return None;
         }
         // A pinned image changes only on the way back from one that could not be undone.
         let leaves = |pin: &&(Reference, OldImage)| {
-            let made_from = |was: &Was| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
+            let made_from = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
             self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
         };
-        let pins = self.pins.iter().filter(leaves).map(|(pin, _)| pin);
-        let images: Vec<Reference> = self.moves.iter().map(|m| &m.reference).chain(pins).cloned().collect();
+        let kept_tags = self.kept_tags.iter().filter(leaves).map(|(pin, _)| pin);
+        let images: Vec<Reference> =
+            self.image_changes.iter().map(|m| &m.reference).chain(kept_tags).cloned().collect();
         (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
     }
 
@@ -337,16 +355,16 @@ impl Deployment {
         services.sort();
         services.dedup();
         if !services.is_empty() {
-            self.recreate = Recreate::Alone(services);
+            self.up_mode = UpMode::Services(services);
         }
     }
 
     fn old_images(&self) -> Vec<OldImage> {
         let mut images: Vec<OldImage> = self
-            .moves
+            .image_changes
             .iter()
             .filter_map(|m| m.old.clone())
-            .chain(self.pins.iter().map(|(_, old)| old.clone()))
+            .chain(self.kept_tags.iter().map(|(_, old)| old.clone()))
             .collect();
         images.sort();
         images.dedup_by(|a, b| a.id == b.id);
@@ -354,45 +372,56 @@ impl Deployment {
     }
 
     fn tags_back(&self) -> Vec<(Reference, OldImage)> {
-        let moved = self.moves.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
-        moved.chain(self.pins.iter().cloned()).collect()
+        let moved = self.image_changes.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
+        moved.chain(self.kept_tags.iter().cloned()).collect()
     }
 
     /// The step that this phase consists of; `None` where it consists of looking.
     pub(super) fn step(&self, project: &Project) -> Option<Step> {
         let displaced = self.displaced.clone().unwrap_or_default();
         Some(match &self.phase {
-            Phase::Start | Phase::Undo { .. } if self.displaced.is_none() && !self.others.is_empty() => {
-                Step::ReadTags { others: self.others.clone() }
+            Phase::Start | Phase::Rollback { .. }
+                if self.displaced.is_none() && !self.sibling_tags.is_empty() =>
+            {
+                Step::ReadTags { sibling_tags: self.sibling_tags.clone() }
             }
-            Phase::Hold => Step::Hold { project: project.name.clone(), images: self.old_images() },
+            Phase::PinImages => Step::PinImages { project: project.name.clone(), images: self.old_images() },
             Phase::Pull => Step::Pull {
-                images: self.moves.iter().map(|m| (m.text.clone(), m.source(&m.digest))).collect(),
+                images: self
+                    .image_changes
+                    .iter()
+                    .map(|m| (m.configured.clone(), m.source(&m.digest)))
+                    .collect(),
             },
             Phase::Start => Step::Start {
-                tags: self.moves.iter().filter_map(Move::target).chain(self.pins.iter().cloned()).collect(),
+                tags: self
+                    .image_changes
+                    .iter()
+                    .filter_map(ImageChange::target)
+                    .chain(self.kept_tags.iter().cloned())
+                    .collect(),
                 displaced,
                 project: project.clone(),
-                down: self.cause == Cause::Unstick { down: true },
-                recreate: self.recreate.clone(),
+                down: self.cause == Cause::ForceUp { down: true },
+                up_mode: self.up_mode.clone(),
                 scope: self.scope(),
             },
-            Phase::Undo { .. } => Step::Start {
+            Phase::Rollback { .. } => Step::Start {
                 tags: self.tags_back(),
                 displaced,
                 project: project.clone(),
                 down: false,
-                recreate: self.recreate.clone(),
+                up_mode: self.up_mode.clone(),
                 scope: self.scope(),
             },
-            Phase::TagsBack => Step::TagsBack { tags: self.tags_back() },
-            Phase::Evidence { failure, .. } => Step::Evidence { container: failure.container_id.clone() },
-            Phase::Release => Step::Release {
+            Phase::RestoreTags => Step::RestoreTags { tags: self.tags_back() },
+            Phase::Diagnose { failure, .. } => Step::Diagnose { container: failure.container_id.clone() },
+            Phase::Unpin => Step::Unpin {
                 project: project.name.clone(),
                 displaced,
-                onto: self.moves.iter().find_map(|m| m.new_id.clone()),
+                onto: self.image_changes.iter().find_map(|m| m.new_id.clone()),
             },
-            Phase::Probation { .. } | Phase::Proof { .. } => return None,
+            Phase::Probation { .. } | Phase::VerifyRollback { .. } => return None,
         })
     }
 }

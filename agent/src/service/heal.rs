@@ -10,10 +10,10 @@ use evenkeel_common::wire::AuditEntry;
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
-use crate::ports::{Container, HealthState, State};
+use crate::model::{Container, HealthState, State};
 
-use super::fact::StopTimes;
-use super::patient::{Patient, later, restart_at, signed, visit, with_health_output};
+use super::input::StopTimes;
+use super::restart_state::{RestartState, later, reconcile, restart_at, signed, with_health_output};
 
 /// An end of a process is a verdict only after this: the stop that was asked for may still be on its way to us,
 /// and so may the engine's own restart (DOMAIN 4.3).
@@ -46,21 +46,21 @@ const STOP_SLACK: Duration = Duration::from_secs(5);
 /// How a container looks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Condition {
-    Well,
+    Healthy,
     /// Runs, and its health check has no verdict yet.
     Starting,
     /// Nothing that a healer should touch: stopped on purpose, a one-shot that is done, paused, being removed.
-    Resting,
-    Ill {
+    Inactive,
+    Failing {
         what: String,
-        ailment: Ailment,
+        kind: ProblemKind,
         settle: Duration,
     },
 }
 
 /// In what way a container is unwell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ailment {
+pub(super) enum ProblemKind {
     /// Its process ended, or never began.
     Down,
     Unhealthy,
@@ -72,14 +72,14 @@ pub(super) enum Ailment {
 
 /// What helps a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cure {
+pub(super) enum Remedy {
     /// To be restarted.
     Restart {
         /// Its full ID.
         id: String,
     },
     /// To be made anew by compose: the engine could not even start it again.
-    Renew {
+    Recreate {
         /// Its compose service.
         compose_service: String,
     },
@@ -93,9 +93,9 @@ pub(super) struct Healer {
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: BTreeMap<String, (Timestamp, u64)>,
     /// What would help those that the last look found unwell, by name.
-    cures: BTreeMap<String, Cure>,
+    remedies: BTreeMap<String, Remedy>,
     /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
-    deaf_until: Option<Timestamp>,
+    events_unseen_before: Option<Timestamp>,
     /// Containers whose end is of unknown cause and was said to be, by ID.
     unknown: BTreeSet<String>,
     /// Containers that somebody else keeps and were said to be, by ID.
@@ -128,7 +128,7 @@ pub(super) struct Findings {
     /// Restarts that turned out not to help.
     pub failures: u64,
     /// When to look again although nothing happens.
-    pub look_at: Option<Timestamp>,
+    pub inspect_at: Option<Timestamp>,
 }
 
 impl Healer {
@@ -158,8 +158,8 @@ impl Healer {
     }
 
     /// Nothing is restarted before the next look.
-    pub(super) fn look_first(&mut self) {
-        self.cures.clear();
+    pub(super) fn inspect_first(&mut self) {
+        self.remedies.clear();
     }
 
     /// The engine answers again. One that was killed stops what survived it before it does.
@@ -188,7 +188,7 @@ impl Healer {
     /// Looks at all containers; updates what is remembered and says what is new.
     pub(super) fn look(
         &mut self,
-        patients: &mut BTreeMap<String, Patient>,
+        restart_states: &mut BTreeMap<String, RestartState>,
         containers: &[Container],
         ends: Ends<'_>,
         restarting: &BTreeSet<String>,
@@ -196,9 +196,9 @@ impl Healer {
         now: Timestamp,
     ) -> Findings {
         let mut findings = Findings::default();
-        self.cures.clear();
+        self.remedies.clear();
         self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        patients.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
+        restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         // One that is being restarted looks stopped on purpose in between, and so it is: by us. One of which nothing
         // is known stays what it was.
@@ -215,55 +215,55 @@ impl Healer {
                 }
                 continue;
             }
-            let known = patients.get(&container.name);
+            let known = restart_states.get(&container.name);
             let mut condition = self.condition(container, ends.stops, now);
-            if known.is_none_or(Patient::is_unsuspected)
-                && matches!(condition, Condition::Ill { ailment: Ailment::Down, .. })
+            if known.is_none_or(RestartState::has_no_known_problem)
+                && matches!(condition, Condition::Failing { kind: ProblemKind::Down, .. })
                 && self.is_of_unknown_cause(container, ends.told)
             {
-                condition = Condition::Resting;
+                condition = Condition::Inactive;
                 self.say_unknown(container, config, now, &mut findings);
             }
-            if matches!(condition, Condition::Ill { .. })
-                && let Some(cure) = cure(container, config)
+            if matches!(condition, Condition::Failing { .. })
+                && let Some(remedy) = remedy(container, config)
             {
-                self.cures.insert(container.name.clone(), cure);
+                self.remedies.insert(container.name.clone(), remedy);
             }
-            if known.is_none() && !matches!(condition, Condition::Ill { .. }) {
+            if known.is_none() && !matches!(condition, Condition::Failing { .. }) {
                 continue;
             }
-            let mut patient = known.cloned().unwrap_or_default();
-            visit(&mut patient, container, &condition, config, now, &mut findings);
-            if patient == Patient::default() {
-                patients.remove(&container.name);
+            let mut restart = known.cloned().unwrap_or_default();
+            reconcile(&mut restart, container, &condition, config, now, &mut findings);
+            if restart == RestartState::default() {
+                restart_states.remove(&container.name);
             } else {
-                patients.insert(container.name.clone(), patient);
+                restart_states.insert(container.name.clone(), restart);
             }
         }
         findings
     }
 
     /// The container to treat next, how, and when. `restarting`: how many are being restarted now.
-    pub(super) fn next_cure<'a>(
+    pub(super) fn next_remedy<'a>(
         &'a self,
-        patients: &'a BTreeMap<String, Patient>,
+        restart_states: &'a BTreeMap<String, RestartState>,
         restarting: usize,
         config: &ServiceConfig,
-    ) -> Option<(Timestamp, &'a str, &'a Cure)> {
-        let cures = patients.iter().filter_map(|(name, patient)| {
-            let cure = self.cures.get(name)?;
-            let most = match cure {
-                Cure::Restart { .. } => MAX_RESTARTING,
+    ) -> Option<(Timestamp, &'a str, &'a Remedy)> {
+        let remedies = restart_states.iter().filter_map(|(name, restart)| {
+            let remedy = self.remedies.get(name)?;
+            let most = match remedy {
+                Remedy::Restart { .. } => MAX_RESTARTING,
                 // Compose has the project for itself.
-                Cure::Renew { .. } => 1,
+                Remedy::Recreate { .. } => 1,
             };
-            (restarting < most).then_some((restart_at(patient, config)?, name.as_str(), cure))
+            (restarting < most).then_some((restart_at(restart, config)?, name.as_str(), remedy))
         });
-        cures.min_by_key(|(at, ..)| *at)
+        remedies.min_by_key(|(at, ..)| *at)
     }
 
     fn condition(&mut self, container: &Container, stops: Stops<'_>, now: Timestamp) -> Condition {
-        let down = |what: String| Condition::Ill { what, ailment: Ailment::Down, settle: SETTLE_END };
+        let down = |what: String| Condition::Failing { what, kind: ProblemKind::Down, settle: SETTLE_END };
         match container.state {
             State::Running | State::Restarting if self.loops(container, now) => down(format!(
                 "keeps crashing: restarted {} times, exit code {}",
@@ -272,34 +272,34 @@ impl Healer {
             // The engine is at it.
             State::Restarting => Condition::Starting,
             State::Running if let Some(what) = cut_off(container, now) => {
-                Condition::Ill { what, ailment: Ailment::CutOff, settle: SETTLE_CUT_OFF }
+                Condition::Failing { what, kind: ProblemKind::CutOff, settle: SETTLE_CUT_OFF }
             }
             State::Running => match container.health {
                 Some(HealthState::Unhealthy) => {
                     let what = with_health_output("unhealthy", container);
-                    Condition::Ill { what, ailment: Ailment::Unhealthy, settle: Duration::ZERO }
+                    Condition::Failing { what, kind: ProblemKind::Unhealthy, settle: Duration::ZERO }
                 }
                 Some(HealthState::Starting) => Condition::Starting,
-                Some(HealthState::Healthy) | None => Condition::Well,
+                Some(HealthState::Healthy) | None => Condition::Healthy,
             },
             State::Created if !container.error.is_empty() => {
                 down(format!("could not be started: {}", container.error))
             }
             // Frozen by someone, on its way out, or in the middle of somebody's deploy.
-            State::Paused | State::Removing | State::Created | State::Unknown => Condition::Resting,
+            State::Paused | State::Removing | State::Created | State::Unknown => Condition::Inactive,
             State::Dead => down("dead: the engine could not remove it".to_owned()),
             State::Exited => {
                 if ended_as_asked(container, stops.asked) {
-                    Condition::Resting
+                    Condition::Inactive
                 } else if ended_as_asked(container, stops.by_engine) {
                     let what = "stopped by the engine when it went away".to_owned();
-                    Condition::Ill { what, ailment: Ailment::EngineGone, settle: SETTLE_ENGINE }
+                    Condition::Failing { what, kind: ProblemKind::EngineGone, settle: SETTLE_ENGINE }
                 } else if container.oom_killed {
                     down("out of memory".to_owned())
                 } else if container.exit_code != 0 {
                     down(format!("exited with code {}", container.exit_code))
                 } else {
-                    Condition::Resting
+                    Condition::Inactive
                 }
             }
         }
@@ -307,8 +307,8 @@ impl Healer {
 
     /// The agent begins to listen now. What ended before, as it does when it is told to stop, and of which the
     /// engine does not tell any more, may have been stopped by a person.
-    pub(super) fn deaf_until(&mut self, now: Timestamp) {
-        self.deaf_until = Some(now);
+    pub(super) fn events_unseen_before(&mut self, now: Timestamp) {
+        self.events_unseen_before = Some(now);
     }
 
     fn is_of_unknown_cause(&self, container: &Container, told: &BTreeMap<String, i64>) -> bool {
@@ -316,7 +316,9 @@ impl Healer {
             && !container.oom_killed
             && ENDED_BY_SIGNAL.contains(&container.exit_code)
             && !told.contains_key(&container.id)
-            && container.finished_at.is_some_and(|end| self.deaf_until.is_some_and(|until| end < until))
+            && container
+                .finished_at
+                .is_some_and(|end| self.events_unseen_before.is_some_and(|until| end < until))
     }
 
     /// Once, in the log: nothing happened that anybody must be told of. The engine may still be telling.
@@ -327,9 +329,9 @@ impl Healer {
         now: Timestamp,
         findings: &mut Findings,
     ) {
-        let told_by = self.deaf_until.map_or(now, |until| until + SETTLE_END);
+        let told_by = self.events_unseen_before.map_or(now, |until| until + SETTLE_END);
         if now < told_by {
-            later(&mut findings.look_at, told_by);
+            later(&mut findings.inspect_at, told_by);
         } else if self.unknown.insert(container.id.clone()) {
             tracing::warn!(
                 service = config.name,
@@ -354,12 +356,12 @@ impl Healer {
 /// Why a running container has no network any more, if it uses that of another one: an engine leaves those that were
 /// there before with what is left of the old network, which is nothing, and calls them well.
 fn cut_off(container: &Container, now: Timestamp) -> Option<String> {
-    let lender = container.network_of.as_ref()?;
-    let Some(found) = &lender.found else {
-        return Some(if lender.is_given_by_id() {
+    let owner = container.network_of.as_ref()?;
+    let Some(found) = &owner.found else {
+        return Some(if owner.is_given_by_id() {
             "cut off: the container whose network it uses was removed or made anew".to_owned()
         } else {
-            format!("cut off: it uses the network of {}, which is not there", lender.given)
+            format!("cut off: it uses the network of {}, which is not there", owner.given)
         });
     };
     // A start in the future was before the clock was set back, and says nothing about the order of the two.
@@ -370,19 +372,19 @@ fn cut_off(container: &Container, now: Timestamp) -> Option<String> {
 
 /// What helps a container that is unwell; `None` while nothing can: it can't be started before the one whose network
 /// it uses.
-fn cure(container: &Container, config: &ServiceConfig) -> Option<Cure> {
-    if let Some(lender) = &container.network_of {
-        match &lender.found {
+fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
+    if let Some(owner) = &container.network_of {
+        match &owner.found {
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
-            None if lender.is_given_by_id() => {
+            None if owner.is_given_by_id() => {
                 let compose_service = container.compose_service.clone();
                 let by_compose = !compose_service.is_empty() && !config.compose_files.is_empty();
-                return by_compose.then_some(Cure::Renew { compose_service });
+                return by_compose.then_some(Remedy::Recreate { compose_service });
             }
             _ => return None,
         }
     }
-    Some(Cure::Restart { id: container.id.clone() })
+    Some(Remedy::Restart { id: container.id.clone() })
 }
 
 /// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine

@@ -8,16 +8,16 @@
 //! | `compare.rs` | whether an image is up to date |
 //! | `check.rs` | what follows from a check: nothing, a block, a plan |
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
-//! | `life.rs` | how a deployment goes on and how it ends |
+//! | `rollout.rs` | how a deployment goes on and how it ends |
 //! | `scope.rs` | which compose services an update brings up |
-//! | `judge.rs` | whether new containers are proven |
+//! | `probation.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is unwell, and what helps it |
-//! | `patient.rs` | when it is restarted, and when to give up |
+//! | `restart_state.rs` | when it is restarted, and when to give up |
 //! | `boot.rs` | what follows when the agent comes and goes, and the machine with it |
 //! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
-//! | `jump.rs` | what a clock that is set does to waiting times |
-//! | `say.rs` | what becomes an audit entry |
+//! | `clock_shift.rs` | what a clock that is set does to waiting times |
+//! | `wording.rs` | what becomes an audit entry |
 //! | `outcome.rs` | how a deployment ended, for the metrics |
 //! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
@@ -25,20 +25,20 @@ pub mod action;
 mod alert;
 pub mod boot;
 mod check;
+mod clock_shift;
 mod compare;
 pub mod deploy;
-pub mod fact;
 pub mod heal;
-pub mod judge;
-mod jump;
-mod life;
+pub mod input;
 pub mod outcome;
-pub mod patient;
+pub mod probation;
+pub mod restart_state;
+mod rollout;
 pub mod runtime;
-mod say;
 pub mod scope;
 mod start;
 pub mod status;
+mod wording;
 
 #[cfg(test)]
 mod tests;
@@ -52,29 +52,29 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
-use crate::image::{Digest, ImageId};
-use crate::ports::{Container, EngineError, Happening, Members, Project, Recreate};
+use crate::model::image::{Digest, ImageId};
+use crate::model::{Container, EngineError, EventKind, Members, Project, UpMode};
 
 use action::{Action, FilesAsked, OldImage};
-use boot::{Boot, Occasion};
+use boot::{Boot, StartReason};
 use deploy::{Cause, Deployment, Phase};
-use fact::{Answer, Ask, Fact, LocalImage, Observation, StopTimes};
-use heal::Cure;
+use heal::Remedy;
+use input::{Input, LocalImage, Observation, ServiceReply, ServiceRequest, StopTimes};
 use outcome::Ended;
-use patient::Patient;
-pub use say::unsaid;
+use restart_state::RestartState;
+pub use wording::unsaid;
 
 /// Time between two looks at containers on probation.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 /// Events come in bursts: one look after the last of them is enough.
 const SETTLE: Duration = Duration::from_millis(300);
 /// Wait before a step is taken again because the engine was away.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
 /// Wait before the way back is tried again; it doubles with every try. Together they outlast an editor that writes a
 /// file, and an upgrade of the engine's programs.
-const UNDO_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const ROLLBACK_RETRY: SignedDuration = SignedDuration::from_secs(2);
 /// How often the way back is tried.
-const UNDO_ATTEMPTS: u32 = 5;
+const ROLLBACK_ATTEMPTS: u32 = 5;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
 /// How many of the last entries are kept with the state, to say again what a crash kept from being written.
@@ -94,7 +94,8 @@ pub struct Durable {
     /// Counters (spec 2.1).
     pub totals: Totals,
     /// A way back failed; nothing is done here until someone acts or a new digest arrives.
-    pub given_up: bool,
+    #[serde(alias = "given_up")]
+    pub rollback_failed: bool,
     /// The deployment under way.
     pub deployment: Option<Deployment>,
     /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
@@ -104,17 +105,20 @@ pub struct Durable {
     /// IDs of containers on images of this service that compose does not bring along.
     pub left_behind: BTreeSet<String>,
     /// Containers that are, or were, unwell, by name.
-    pub patients: BTreeMap<String, Patient>,
+    #[serde(alias = "patients")]
+    pub restart_states: BTreeMap<String, RestartState>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
     pub engine_stops: StopTimes,
     /// How it was when the agent was stopped; over once that was compared with what is there now.
-    pub left: Option<boot::Left>,
+    #[serde(alias = "left")]
+    pub at_shutdown: Option<boot::ShutdownSnapshot>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
     pub files_hash: Option<String>,
     /// They were deployed, but it failed.
-    pub files_owed: bool,
+    #[serde(alias = "files_owed")]
+    pub files_pending: bool,
     /// The last entries: they are recorded after this is written, so a crash in between must not lose them.
     pub said: Vec<AuditEntry>,
 }
@@ -185,8 +189,8 @@ pub struct Service {
     recheck_at: Option<Timestamp>,
     /// The engine broke off while a step was being done: its failure may not be the images'.
     gap: bool,
-    looking: bool,
-    look_at: Option<Timestamp>,
+    inspecting: bool,
+    inspect_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
     gauges: alert::Gauges,
@@ -199,7 +203,7 @@ impl Service {
         config: Arc<ServiceConfig>,
         durable: Durable,
         boot: Boot,
-        occasion: Occasion,
+        reason_to_start: StartReason,
         now: Timestamp,
     ) -> (Self, Vec<AuditEntry>) {
         let mut service = Self {
@@ -229,14 +233,14 @@ impl Service {
             touched_at: None,
             recheck_at: None,
             gap: false,
-            looking: false,
-            look_at: Some(now),
+            inspecting: false,
+            inspect_at: Some(now),
             retry_at: None,
             last_check: None,
             gauges: alert::Gauges::default(),
         };
-        service.arrive(occasion, now);
-        let entries = service.take_up(occasion, now);
+        service.on_start(reason_to_start, now);
+        let entries = service.resume(reason_to_start, now);
         service.remember(&entries);
         (service, entries)
     }
@@ -270,29 +274,29 @@ impl Service {
 
     /// Whether a deployment is under way. One that is decided and only tidies up does not count.
     pub fn is_deploying(&self) -> bool {
-        self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Release))
+        self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Unpin))
     }
 
     /// Whether it needs the compose project for itself, now or as soon as it can have it.
     pub fn wants_project(&self, now: Timestamp) -> bool {
-        let heals = || !self.restarting.is_empty() || self.cure_due(now).is_some();
+        let heals = || !self.restarting.is_empty() || self.remedy_due(now).is_some();
         self.durable.deployment.is_some() || self.wanted.is_some() || heals()
     }
 
     /// When the next container is to be treated, its name, and how.
-    fn next_cure(&self) -> Option<(Timestamp, &str, &Cure)> {
-        self.healer.next_cure(&self.durable.patients, self.restarting.len(), &self.config)
+    fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
+        self.healer.next_remedy(&self.durable.restart_states, self.restarting.len(), &self.config)
     }
 
-    fn cure_due(&self, now: Timestamp) -> Option<(String, Cure)> {
-        let (_, name, cure) = self.next_cure().filter(|(at, ..)| *at <= now)?;
-        Some((name.to_owned(), cure.clone()))
+    fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
+        let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
+        Some((name.to_owned(), remedy.clone()))
     }
 
     /// The project had to be waited for: what was planned before is out of date.
     pub fn plan_anew(&mut self, now: Timestamp) {
-        self.healer.look_first();
-        self.look_at = Some(now);
+        self.healer.inspect_first();
+        self.inspect_at = Some(now);
         if let Some(cause) = self.wanted.take() {
             self.check_due = true;
             self.redeploy_asked |= cause == Cause::Redeploy;
@@ -314,56 +318,60 @@ impl Service {
 
     /// Look at the containers soon.
     pub fn look(&mut self, now: Timestamp) {
-        self.look_at = Some(self.look_at.map_or(now, |at| at.min(now)));
+        self.inspect_at = Some(self.inspect_at.map_or(now, |at| at.min(now)));
     }
 
     /// A person asked for a check of all services; this one's is part of that.
     pub fn asked_with_all(&mut self) {
         if self.config.auto_update && !self.is_deploying() {
-            self.acted_on();
+            self.on_manual_action();
         }
     }
 
     /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
-    fn acted_on(&mut self) {
-        patient::forgive(&mut self.durable.patients);
-        self.retry_rollback = self.durable.given_up;
+    fn on_manual_action(&mut self) {
+        restart_state::reset_backoff(&mut self.durable.restart_states);
+        self.retry_rollback = self.durable.rollback_failed;
     }
 
     /// A person asks.
-    pub fn ask(&mut self, ask: Ask, now: Timestamp) -> (Answer, Vec<AuditEntry>) {
+    pub fn ask(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
         let mut entries = Vec::new();
         let answer = match ask {
-            Ask::Check if !self.config.auto_update => Answer::Skipped("auto_update is false"),
-            Ask::Check | Ask::Redeploy if self.is_deploying() => Answer::Skipped("deploy in progress"),
-            Ask::Check => {
-                self.acted_on();
+            ServiceRequest::Check if !self.config.auto_update => {
+                ServiceReply::Skipped("auto_update is false")
+            }
+            ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
+                ServiceReply::Skipped("deploy in progress")
+            }
+            ServiceRequest::Check => {
+                self.on_manual_action();
                 // One that waits is joined: it will look at all that this one would.
                 if !std::mem::replace(&mut self.check_asked, true) {
                     let message = "a check was asked for";
                     entries.push(self.entry(now, Kind::MANUAL_TRIGGER, Level::Info, message));
                 }
                 self.check_due = true;
-                Answer::Accepted
+                ServiceReply::Accepted
             }
-            Ask::Redeploy if self.config.project().is_none() => {
-                Answer::Skipped("no compose files configured")
+            ServiceRequest::Redeploy if self.config.project().is_none() => {
+                ServiceReply::Skipped("no compose files configured")
             }
-            Ask::Redeploy => {
-                self.acted_on();
+            ServiceRequest::Redeploy => {
+                self.on_manual_action();
                 self.redeploy_asked = true;
                 self.check_due = true;
-                Answer::Accepted
+                ServiceReply::Accepted
             }
-            Ask::Unblock if self.durable.blocked.is_empty() => {
-                self.acted_on();
-                self.durable.given_up = false;
-                Answer::NotBlocked
+            ServiceRequest::Unblock if self.durable.blocked.is_empty() => {
+                self.on_manual_action();
+                self.durable.rollback_failed = false;
+                ServiceReply::NotBlocked
             }
-            Ask::Unblock => {
-                self.acted_on();
+            ServiceRequest::Unblock => {
+                self.on_manual_action();
                 let blocked = std::mem::take(&mut self.durable.blocked);
-                self.durable.given_up = false;
+                self.durable.rollback_failed = false;
                 let images: Vec<String> =
                     blocked.iter().map(|(image, digest)| format!("{image} ({digest})")).collect();
                 let message =
@@ -372,7 +380,7 @@ impl Service {
                 entry.old_digest = blocked.values().next().map(ToString::to_string);
                 entry.reason = Some("asked for by a person".into());
                 entries.push(entry);
-                Answer::Unblocked
+                ServiceReply::Unblocked
             }
         };
         self.remember(&entries);
@@ -380,10 +388,10 @@ impl Service {
     }
 
     /// Takes a fact in; says what is worth an audit entry.
-    pub fn apply(&mut self, fact: Fact, now: Timestamp) -> Vec<AuditEntry> {
+    pub fn apply(&mut self, input: Input, now: Timestamp) -> Vec<AuditEntry> {
         let mut entries = Vec::new();
-        match fact {
-            Fact::Checked { generation, asked, result } => {
+        match input {
+            Input::Checked { generation, asked, result } => {
                 self.checking = result.as_ref().is_ok_and(Observation::is_pending);
                 let is_rest = std::mem::replace(&mut self.rest_follows, self.checking);
                 if generation == self.generation {
@@ -396,35 +404,35 @@ impl Service {
                     self.check_asked |= asked;
                 }
             }
-            Fact::Looked { generation, meddled, result } => {
-                self.looking = false;
+            Input::Inspected { generation, meddled, result } => {
+                self.inspecting = false;
                 if generation == self.generation {
-                    self.looked(result, meddled, now, &mut entries);
+                    self.inspected(result, meddled, now, &mut entries);
                 } else {
-                    self.look_at = Some(now);
+                    self.inspect_at = Some(now);
                 }
             }
-            Fact::Stepped(result) => {
+            Input::Stepped(result) => {
                 self.stepping = false;
                 self.generation += 1;
                 self.stepped(result, now, &mut entries);
             }
-            Fact::Event { at, id, what } => self.event(at, id, &what, now),
-            Fact::Restarted { name, result } => {
+            Input::Event { at, id, what } => self.event(at, id, &what, now),
+            Input::Restarted { name, result } => {
                 self.restarting.remove(&name);
                 self.generation += 1;
-                self.look_at = Some(now);
+                self.inspect_at = Some(now);
                 self.restarted(&name, result, now, &mut entries);
             }
-            Fact::EngineBack => self.healer.engine_back(now),
-            Fact::EngineGap => {
+            Input::EngineBack => self.healer.engine_back(now),
+            Input::EngineGap => {
                 let durable = &mut self.durable;
                 self.healer.engine_gap(&mut durable.stops, &mut durable.engine_stops, now);
                 self.gap = self.stepping;
-                self.look_at = Some(now);
+                self.inspect_at = Some(now);
                 self.interrupted(now);
             }
-            Fact::Measured(measurement) => self.measured(measurement, now, &mut entries),
+            Input::Measured(measurement) => self.measured(measurement, now, &mut entries),
         }
         self.remember(&entries);
         entries
@@ -447,12 +455,12 @@ impl Service {
                 self.generation += 1;
                 return Some(Action::Step(step));
             }
-            return self.next_look(now);
+            return self.next_inspection(now);
         }
-        if leased && let Some((name, cure)) = self.cure_due(now) {
-            match cure {
-                Cure::Restart { id } => return Some(self.begin_restart(name, id, now)),
-                Cure::Renew { compose_service } => {
+        if leased && let Some((name, remedy)) = self.remedy_due(now) {
+            match remedy {
+                Remedy::Restart { id } => return Some(self.begin_restart(name, id, now)),
+                Remedy::Recreate { compose_service } => {
                     self.begin_renewal(&name, compose_service, now);
                     return self.next(now, leased);
                 }
@@ -490,7 +498,7 @@ impl Service {
                 published,
             });
         }
-        self.next_look(now)
+        self.next_inspection(now)
     }
 
     /// Whether images are being fetched right now.
@@ -503,28 +511,28 @@ impl Service {
         self.stepping
     }
 
-    fn next_look(&mut self, now: Timestamp) -> Option<Action> {
-        if self.looking || self.look_at.is_none_or(|at| at > now) {
+    fn next_inspection(&mut self, now: Timestamp) -> Option<Action> {
+        if self.inspecting || self.inspect_at.is_none_or(|at| at > now) {
             return None;
         }
-        self.look_at = None;
+        self.inspect_at = None;
         let members = self.members()?;
-        self.looking = true;
-        Some(Action::Look { generation: self.generation, members })
+        self.inspecting = true;
+        Some(Action::Inspect { generation: self.generation, members })
     }
 
     /// When it wants to be asked again without any new fact.
     pub fn wake_at(&self, now: Timestamp, leased: bool) -> Option<Timestamp> {
-        let look_at = self.look_at.filter(|_| !self.looking);
+        let inspect_at = self.inspect_at.filter(|_| !self.inspecting);
         match &self.durable.deployment {
             None => {
-                let heal_at = self.next_cure().map(|(at, ..)| at);
+                let heal_at = self.next_remedy().map(|(at, ..)| at);
                 // One that is due and has to wait for its project is woken by getting it.
                 let heal_at = heal_at.filter(|at| leased || *at > now);
-                [look_at, heal_at, self.recheck_at].into_iter().flatten().min()
+                [inspect_at, heal_at, self.recheck_at].into_iter().flatten().min()
             }
             Some(_) if self.stepping || !leased => None,
-            Some(_) => self.retry_at.or(look_at),
+            Some(_) => self.retry_at.or(inspect_at),
         }
     }
 
@@ -535,25 +543,25 @@ impl Service {
 
     fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
         self.restarting.insert(name.clone());
-        self.begin_cure(&name, format!("restarting container {name}"), now);
+        self.begin_remedy(&name, format!("restarting container {name}"), now);
         Action::Restart { name, id }
     }
 
     /// A deployment, so that it is journaled: one that is killed between the old container and the new one must be
     /// taken up again, or there is neither.
     fn begin_renewal(&mut self, name: &str, compose_service: String, now: Timestamp) {
-        self.begin_cure(name, format!("making container {name} anew"), now);
+        self.begin_remedy(name, format!("making container {name} anew"), now);
         self.durable.deployment = Some(Deployment {
-            cause: Cause::Renew { container: name.to_owned() },
+            cause: Cause::RecreateContainer { container: name.to_owned() },
             project: self.config.project(),
             grace: self.config.health_grace,
             begun: now,
-            moves: Vec::new(),
-            pins: Vec::new(),
-            others: self.containers.as_deref().map(deploy::others).unwrap_or_default(),
+            image_changes: Vec::new(),
+            kept_tags: Vec::new(),
+            sibling_tags: self.containers.as_deref().map(deploy::sibling_tags).unwrap_or_default(),
             displaced: None,
             before: Vec::new(),
-            recreate: Recreate::Only(compose_service),
+            up_mode: UpMode::ForceService(compose_service),
             phase: Phase::Start,
             since: now,
             attempt: 0,
@@ -561,12 +569,12 @@ impl Service {
         });
     }
 
-    fn begin_cure(&mut self, name: &str, message: String, now: Timestamp) {
+    fn begin_remedy(&mut self, name: &str, message: String, now: Timestamp) {
         self.generation += 1;
         self.durable.totals.restarts += 1;
-        let patient = self.durable.patients.entry(name.to_owned()).or_default();
-        patient::begin_restart(patient, now);
-        let reason = patient.illness.as_ref().map(|illness| illness.what.clone());
+        let restart = self.durable.restart_states.entry(name.to_owned()).or_default();
+        restart_state::begin_restart(restart, now);
+        let reason = restart.problem.as_ref().map(|problem| problem.what.clone());
         let mut entry = self.entry(now, Kind::RESTARTING, Level::Warning, message);
         entry.container = Some(name.to_owned());
         entry.reason = reason;
@@ -580,19 +588,19 @@ impl Service {
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
-        let Some(patient) = self.durable.patients.get_mut(name) else { return };
+        let Some(restart) = self.durable.restart_states.get_mut(name) else { return };
         match result {
             Ok(()) => {}
             // Nothing is known: neither that it was restarted, nor that it did not help.
             Err(error) if error.is_unavailable() => {
-                patient.watched_since = None;
-                patient.last_restart = None;
-                self.healer.look_first();
-                self.look_at = Some(now + ENGINE_RETRY);
+                restart.watched_since = None;
+                restart.last_restart = None;
+                self.healer.inspect_first();
+                self.inspect_at = Some(now + ENGINE_RETRY);
                 self.durable.totals.restarts = self.durable.totals.restarts.saturating_sub(1);
             }
             Err(error) => {
-                let failed = patient::refused(patient, &self.config, name, &error.to_string(), now);
+                let failed = restart_state::refused(restart, &self.config, name, &error.to_string(), now);
                 self.durable.totals.failures += 1;
                 entries.push(failed);
             }
@@ -611,19 +619,19 @@ impl Service {
         self.ended.take()
     }
 
-    fn event(&mut self, at: Timestamp, id: String, what: &Happening, now: Timestamp) {
+    fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
         match what {
-            Happening::Kill { signal } => {
+            EventKind::Kill { signal } => {
                 let known = self.containers.iter().flatten().find(|container| container.id == id);
                 if heal::asks_to_stop(*signal, known) {
                     self.told_to_stop(id, at);
                 }
             }
-            Happening::Stop => self.told_to_stop(id, at),
-            Happening::Die { exit_code } => {
+            EventKind::Stop => self.told_to_stop(id, at),
+            EventKind::Die { exit_code } => {
                 self.exits.insert(id, *exit_code);
             }
-            Happening::Destroy => {
+            EventKind::Destroy => {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.exits.remove(&id);
@@ -631,11 +639,11 @@ impl Service {
             _ => {}
         }
         // What a restart policy does with a container that ends is nobody's work.
-        if matches!(what, Happening::Kill { .. } | Happening::Stop | Happening::Destroy | Happening::Other(_))
+        if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
         {
             self.touched_at = Some(now);
         }
         let soon = now + SETTLE;
-        self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
+        self.inspect_at = Some(self.inspect_at.map_or(soon, |at| at.min(soon)));
     }
 }

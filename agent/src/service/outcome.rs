@@ -14,12 +14,12 @@ pub enum DeployOutcome {
     /// It could not be made, or the rollback failed.
     Failed,
     /// Somebody stopped, removed or replaced the containers on probation: nothing was proven either way.
-    BrokenOff,
+    Inconclusive,
 }
 
 impl DeployOutcome {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Failed, Self::BrokenOff];
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Failed, Self::Inconclusive];
 
     /// Its word in metrics.
     pub fn as_str(self) -> &'static str {
@@ -27,7 +27,7 @@ impl DeployOutcome {
             Self::Succeeded => "succeeded",
             Self::RolledBack => "rolled_back",
             Self::Failed => "failed",
-            Self::BrokenOff => "broken_off",
+            Self::Inconclusive => "broken_off",
         }
     }
 }

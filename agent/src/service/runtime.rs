@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::ports::{Container, HealthState, State};
+use crate::model::{Container, HealthState, State};
 
 /// What the text is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

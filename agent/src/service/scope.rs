@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::image::Reference;
-use crate::ports::{Model, ModelService, Recreate};
+use crate::model::image::Reference;
+use crate::model::{Model, ModelService, UpMode};
 
-use super::judge::Was;
+use super::probation::Baseline;
 
 /// What an update is about, as it was when it was planned: a step that is taken again after a crash must not take
 /// what compose has half done for what was there before.
@@ -19,13 +19,13 @@ pub struct Scope {
     /// The images that change.
     pub images: Vec<Reference>,
     /// The containers before.
-    pub before: Vec<Was>,
+    pub before: Vec<Baseline>,
 }
 
 impl Scope {
     /// The compose services to be brought up; none at all where the files name none of them any more. `model` is
     /// what the files come to now; without it, what the containers tell has to do.
-    pub fn services(&self, model: Option<&Model>) -> Recreate {
+    pub fn services(&self, model: Option<&Model>) -> UpMode {
         let mut names = self.changed(model);
         let ties = self.ties(model);
         loop {
@@ -37,7 +37,7 @@ impl Scope {
             names.extend(more);
         }
         let replicas = names.iter().filter_map(|name| Some((name.clone(), self.kept_count(name, model?)?)));
-        Recreate::Services { replicas: replicas.collect(), names: names.into_iter().collect() }
+        UpMode::ScaledServices { replicas: replicas.collect(), names: names.into_iter().collect() }
     }
 
     /// Services whose image changes. One that has no container is none of them, unless it is a job that another one
@@ -102,7 +102,7 @@ impl Scope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::ImageId;
+    use crate::model::image::ImageId;
 
     const FILES: &str = r#"{"services": {
         "db": {"image": "db:1"},
@@ -124,8 +124,8 @@ mod tests {
         serde_json::from_str(FILES).unwrap()
     }
 
-    fn was(service: &str, image: &str, running: bool) -> Was {
-        Was {
+    fn was(service: &str, image: &str, running: bool) -> Baseline {
+        Baseline {
             id: service.to_owned(),
             compose_service: service.to_owned(),
             config_image: image.to_owned(),
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    fn scope(image: &str, before: &[Was]) -> Scope {
+    fn scope(image: &str, before: &[Baseline]) -> Scope {
         Scope { images: vec![Reference::parse(image).unwrap()], before: before.to_vec() }
     }
 
@@ -146,7 +146,7 @@ mod tests {
         scope.services(model).services().to_vec()
     }
 
-    fn all() -> Vec<Was> {
+    fn all() -> Vec<Baseline> {
         vec![
             was("db", "db:1", true),
             was("migrate", "web:1", false),
@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn a_migration_whose_container_is_gone_is_still_run_and_nothing_else_that_has_no_container() {
-        let before: Vec<Was> = all().into_iter().filter(|was| was.compose_service != "migrate").collect();
+        let before: Vec<Baseline> =
+            all().into_iter().filter(|was| was.compose_service != "migrate").collect();
         let names = names(&scope("web:1", &before), Some(&model()));
         assert!(names.contains(&"migrate".to_owned()) && !names.contains(&"absent".to_owned()), "{names:?}");
     }
@@ -230,7 +231,7 @@ mod tests {
         ];
         for (service, running, stopped, kept) in table {
             let scope = scope("many:1", &many(service, running, stopped));
-            let Recreate::Services { replicas, .. } = scope.services(Some(&model())) else {
+            let UpMode::ScaledServices { replicas, .. } = scope.services(Some(&model())) else {
                 panic!("{scope:?}")
             };
             assert_eq!(

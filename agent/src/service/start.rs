@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::ports::{ComposeError, Container, State};
+use crate::model::{ComposeError, Container, State};
 
 use super::deploy::{Cause, Deployment, Phase};
-use super::fact::Files;
 use super::heal::ended_as_asked;
+use super::input::Files;
 use super::{Durable, Service};
 
 /// A container must be stuck so long before it is forced: it may just be someone's deploy.
@@ -67,8 +67,8 @@ impl Service {
                 self.durable.files_hash = Some(hash.clone());
                 Ok(None)
             }
-            Some(known) if known == hash && !self.durable.files_owed => Ok(None),
-            Some(_) => Ok(Some(Cause::Drift)),
+            Some(known) if known == hash && !self.durable.files_pending => Ok(None),
+            Some(_) => Ok(Some(Cause::ComposeChanged)),
         }
     }
 
@@ -80,14 +80,14 @@ impl Service {
         }
         self.starter.forced = Some(now);
         let loops = |c: &Container| c.state == State::Restarting && self.starter.stuck.contains_key(&c.id);
-        Some(Cause::Unstick { down: containers.iter().any(loops) })
+        Some(Cause::ForceUp { down: containers.iter().any(loops) })
     }
 
     /// Whether compose's own repair has left something stuck, so that the project must be taken down for it. Not where
     /// that would make it anew without an override file.
     pub(super) fn is_still_stuck(&self, up: &Result<String, ComposeError>, containers: &[Container]) -> bool {
         let gently =
-            |d: &Deployment| d.cause == Cause::Unstick { down: false } && matches!(d.phase, Phase::Start);
+            |d: &Deployment| d.cause == Cause::ForceUp { down: false } && matches!(d.phase, Phase::Start);
         let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
         // What the engine cut off is tried again as it was.
         !self.gap
@@ -99,7 +99,7 @@ impl Service {
     /// Goes on to the second half of the same deployment: down, then up.
     pub(super) fn force_harder(&mut self, now: Timestamp) {
         if let Some(deployment) = &mut self.durable.deployment {
-            deployment.cause = Cause::Unstick { down: true };
+            deployment.cause = Cause::ForceUp { down: true };
             deployment.enter(Phase::Start, now);
         }
     }
@@ -111,7 +111,7 @@ impl Service {
         matching: bool,
         now: Timestamp,
     ) -> Option<Cause> {
-        if !self.config.auto_start || self.config.project().is_none() || self.durable.given_up {
+        if !self.config.auto_start || self.config.project().is_none() || self.durable.rollback_failed {
             return None;
         }
         // Compose would start it in competition with whoever keeps it (DECISIONS 9).

@@ -9,14 +9,15 @@ use evenkeel_common::wire::{
 use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
-use crate::image::{Digest, Reference};
-use crate::ports::{Container, HealthState, Lender, Pulled, State};
+use crate::model::image::{Digest, Reference};
+use crate::model::{Container, HealthState, NetworkOwner, State};
+use crate::ports::PullProgress;
 
 use super::deploy::{Deployment, Phase};
-use super::fact::{ImageView, LocalImage, StopTimes};
 use super::heal::ended_as_asked;
-use super::judge::Rules;
-use super::patient::Patient;
+use super::input::{ImageView, LocalImage, StopTimes};
+use super::probation::Context;
+use super::restart_state::RestartState;
 use super::runtime::Runtime;
 use super::{Service, compare};
 
@@ -41,14 +42,14 @@ pub struct Snapshot {
     /// Full IDs of the containers that can be measured.
     pub running: Vec<String>,
     /// Containers, by ID or name, whose network containers of this service use.
-    pub lenders: BTreeSet<String>,
+    pub network_owners: BTreeSet<String>,
     /// What of the service is not done because it is not the agent's to do.
     pub warnings: Vec<String>,
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub struct StatusContext<'a> {
     /// Time of the answer.
     pub now: Timestamp,
     /// Begin of the next poll cycle.
@@ -61,7 +62,7 @@ pub struct Around<'a> {
 
 impl Snapshot {
     /// The record as it is to be answered now (spec 2.1): the one place where a status is computed.
-    pub fn record(&self, around: &Around<'_>) -> ServiceStatus {
+    pub fn record(&self, around: &StatusContext<'_>) -> ServiceStatus {
         let mut record = self.status.clone();
         record.next_check = around.next_poll.filter(|_| self.polled);
         if let Some(error) = around.state_error {
@@ -82,7 +83,7 @@ impl Snapshot {
 
 impl Service {
     /// What it shows now. `pulled`: how far a pull under way is.
-    pub fn snapshot(&self, pulled: Pulled) -> Snapshot {
+    pub fn snapshot(&self, pulled: PullProgress) -> Snapshot {
         let config = self.config();
         let durable = self.durable();
         let show_containers = config.compose_project.is_some() && !config.silent;
@@ -101,9 +102,14 @@ impl Service {
             healthy: health.as_ref().map(Result::is_ok),
             unhealthy_reason: health.and_then(Result::err),
             deploying: self.is_deploying(),
-            degraded: config.auto_heal && durable.patients.values().any(Patient::is_in_treatment),
-            exhausted: durable.patients.values().any(|patient| patient.exhausted),
-            restart_failures: durable.patients.values().map(|patient| patient.failures).max().unwrap_or(0),
+            degraded: config.auto_heal && durable.restart_states.values().any(RestartState::is_being_healed),
+            exhausted: durable.restart_states.values().any(|restart| restart.exhausted),
+            restart_failures: durable
+                .restart_states
+                .values()
+                .map(|restart| restart.failures)
+                .max()
+                .unwrap_or(0),
             updates_total: durable.totals.updates,
             rollbacks_total: durable.totals.rollbacks,
             restarts_total: durable.totals.restarts,
@@ -133,12 +139,12 @@ impl Service {
                 .images
                 .iter()
                 .filter_map(|image| {
-                    Some((image.reference.clone(), durable.blocked.get(&image.text)?.clone()))
+                    Some((image.reference.clone(), durable.blocked.get(&image.configured)?.clone()))
                 })
                 .collect(),
             not_found: durable.not_found.clone(),
             running: self.running().map(|container| container.id.clone()).collect(),
-            lenders: self.lenders().map(|lender| lender.given.clone()).collect(),
+            network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.managed_elsewhere(),
         }
     }
@@ -179,7 +185,7 @@ impl Service {
         self.containers.iter().flatten().filter(|container| is_running(container))
     }
 
-    fn lenders(&self) -> impl Iterator<Item = &Lender> {
+    fn network_owners(&self) -> impl Iterator<Item = &NetworkOwner> {
         self.containers.iter().flatten().filter_map(|container| container.network_of.as_ref())
     }
 
@@ -190,14 +196,14 @@ impl Service {
         }
         let record = |image: &ConfiguredImage| {
             let views = self.seen.iter().flat_map(|seen| &seen.images);
-            let view = views.into_iter().find(|view| view.text == image.text);
+            let view = views.into_iter().find(|view| view.configured == image.configured);
             let known =
                 |view: &ImageView| view.running.iter().chain(&view.tagged).cloned().collect::<Vec<_>>();
             let known: Vec<LocalImage> = view
                 .map(known)
                 .unwrap_or_default()
                 .into_iter()
-                .chain(self.fetched.get(&image.text).cloned())
+                .chain(self.fetched.get(&image.configured).cloned())
                 .collect();
             let runs = self.containers.iter().flatten().find(|c| {
                 c.is_live() && c.is_made_from(&image.reference) && !self.durable().left_behind.contains(&c.id)
@@ -215,33 +221,34 @@ impl Service {
         Some(self.config().images.iter().filter_map(record).collect())
     }
 
-    fn progress(&self, deployment: &Deployment, pulled: Pulled) -> DeployProgress {
+    fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {
         let phase = match &deployment.phase {
-            Phase::Hold | Phase::Pull => DeployPhase::Pulling,
+            Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
             Phase::Start => DeployPhase::Starting,
-            Phase::Probation { .. } | Phase::Release => DeployPhase::Probation,
-            Phase::TagsBack | Phase::Evidence { .. } | Phase::Undo { .. } | Phase::Proof { .. } => {
-                DeployPhase::RollingBack
-            }
+            Phase::Probation { .. } | Phase::Unpin => DeployPhase::Probation,
+            Phase::RestoreTags
+            | Phase::Diagnose { .. }
+            | Phase::Rollback { .. }
+            | Phase::VerifyRollback { .. } => DeployPhase::RollingBack,
         };
-        let way_back = matches!(deployment.phase, Phase::Proof { .. });
+        let rolling_back = matches!(deployment.phase, Phase::VerifyRollback { .. });
         let deadline = match &deployment.phase {
-            Phase::Probation { trial } | Phase::Proof { trial, .. } => {
-                let rules = Rules {
-                    moves: &deployment.moves,
+            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => {
+                let context = Context {
+                    image_changes: &deployment.image_changes,
                     grace: self.config().health_grace,
                     before: &deployment.before,
                     stops: &self.durable().stops,
-                    way_back,
+                    rolling_back,
                 };
-                Some(trial.deadline(self.containers.as_deref().unwrap_or_default(), rules))
+                Some(probation.deadline(self.containers.as_deref().unwrap_or_default(), context))
             }
             _ => None,
         };
-        let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { Pulled::default() };
+        let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
         DeployProgress {
             phase,
-            image: super::say::names(&deployment.moves),
+            image: super::wording::names(&deployment.image_changes),
             since: deployment.since,
             deadline,
             pulled_bytes: pulled.bytes,
@@ -369,10 +376,10 @@ mod tests {
         (StatusValue::Unknown, |_| {}),
     ];
 
-    const CALM: Around<'_> =
-        Around { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
+    const CALM: StatusContext<'_> =
+        StatusContext { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
 
-    fn shown(status: ServiceStatus, around: &Around<'_>) -> ServiceStatus {
+    fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         let snapshot = Snapshot {
             status,
             runtimes: Vec::new(),
@@ -381,7 +388,7 @@ mod tests {
             blocked_references: Vec::new(),
             not_found: BTreeMap::new(),
             running: Vec::new(),
-            lenders: BTreeSet::new(),
+            network_owners: BTreeSet::new(),
             warnings: Vec::new(),
         };
         snapshot.record(around)
@@ -405,7 +412,7 @@ mod tests {
 
     #[test]
     fn with_the_engine_away_nothing_is_called_ok_or_healthy_and_higher_rows_stay() {
-        let away = Around { engine_error: Some("connection refused"), ..CALM };
+        let away = StatusContext { engine_error: Some("connection refused"), ..CALM };
         for (value, holds) in ROWS {
             let mut status = record();
             holds(&mut status);
@@ -420,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_state_that_can_not_be_written_is_a_fault_of_every_service() {
-        let full = Around { state_error: Some("disk full"), ..CALM };
+        let full = StatusContext { state_error: Some("disk full"), ..CALM };
         for (value, holds) in ROWS {
             let mut status = record();
             holds(&mut status);

@@ -14,24 +14,28 @@ use std::time::Duration;
 use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, Displaced, Step};
-use super::boot::{Boot, Occasion};
+use super::action::{Action, DisplacedTag, Step};
+use super::boot::{Boot, StartReason};
 use super::deploy::Cause;
-use super::fact::{Answer, Ask, Fact, Files, ImageView, LocalImage, Observation, StepResult};
-use super::status::Around;
+use super::input::{
+    Files, ImageView, Input, LocalImage, Observation, ServiceReply, ServiceRequest, StepResult,
+};
+use super::status::StatusContext;
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
-use crate::image::{Digest, ImageId, Reference};
-use crate::ports::{
-    Container, EngineError, Happening, HealthState, HealthTiming, Members, Pulled, Recreate, State,
-};
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{Container, EngineError, EventKind, HealthState, HealthTiming, Members, State, UpMode};
+use crate::ports::PullProgress;
 
 const IMAGE: &str = "localhost:5000/web:1";
 
 fn config() -> ServiceConfig {
     ServiceConfig {
         name: "web".into(),
-        images: vec![ConfiguredImage { text: IMAGE.into(), reference: Reference::parse(IMAGE).unwrap() }],
+        images: vec![ConfiguredImage {
+            configured: IMAGE.into(),
+            reference: Reference::parse(IMAGE).unwrap(),
+        }],
         silent: false,
         compose_files: vec!["/srv/web.yml".into()],
         compose_project: Some("web".into()),
@@ -65,7 +69,7 @@ impl Story {
     fn of(config: ServiceConfig) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (service, said) =
-            Service::new(Arc::new(config), Durable::default(), boot_of("one", ""), Occasion::Start, start);
+            Service::new(Arc::new(config), Durable::default(), boot_of("one", ""), StartReason::Start, start);
         Self { service, start, now: start, said }
     }
 
@@ -74,8 +78,8 @@ impl Story {
         self
     }
 
-    fn fact(&mut self, fact: Fact) -> &mut Self {
-        let said = self.service.apply(fact, self.now);
+    fn input(&mut self, input: Input) -> &mut Self {
+        let said = self.service.apply(input, self.now);
         self.said.extend(said);
         self
     }
@@ -83,17 +87,17 @@ impl Story {
     fn look(&mut self, containers: &[&Container]) -> &mut Self {
         let generation = self.service.generation;
         let result = Ok(containers.iter().map(|c| (*c).clone()).collect());
-        self.fact(Fact::Looked { generation, meddled: false, result })
+        self.input(Input::Inspected { generation, meddled: false, result })
     }
 
-    fn event(&mut self, id: &str, what: Happening) -> &mut Self {
+    fn event(&mut self, id: &str, what: EventKind) -> &mut Self {
         let at = self.now;
-        self.fact(Fact::Event { at, id: id.into(), what })
+        self.input(Input::Event { at, id: id.into(), what })
     }
 
     fn check(&mut self, observation: Observation) -> &mut Self {
         let generation = self.service.generation;
-        self.fact(Fact::Checked { generation, asked: false, result: Ok(observation) })
+        self.input(Input::Checked { generation, asked: false, result: Ok(observation) })
     }
 
     /// The next action that is more than reading.
@@ -103,15 +107,18 @@ impl Story {
             let said = self.service.take_unsaid();
             self.said.extend(said);
             match action {
-                Some(Action::Look { .. }) => self.service.looking = false,
+                Some(Action::Inspect { .. }) => self.service.inspecting = false,
                 Some(Action::Check { .. }) => self.service.checking = false,
                 // Where tags are looked at, they name something else than runs.
-                Some(Action::Step(Step::ReadTags { others })) => {
+                Some(Action::Step(Step::ReadTags { sibling_tags })) => {
                     let named = ImageId("sha256:elsewhere".into());
-                    let displaced =
-                        others.into_iter().map(|(tag, runs)| Displaced { tag, runs, named: named.clone() });
+                    let displaced = sibling_tags.into_iter().map(|(tag, runs)| DisplacedTag {
+                        tag,
+                        runs,
+                        named: named.clone(),
+                    });
                     let displaced = displaced.collect();
-                    self.fact(Fact::Stepped(StepResult::TagsRead { displaced }));
+                    self.input(Input::Stepped(StepResult::TagsRead { displaced }));
                 }
                 other => return other,
             }
@@ -124,7 +131,7 @@ impl Story {
             match action {
                 Action::Restart { name, .. } => {
                     names.push(name.clone());
-                    self.fact(Fact::Restarted { name, result: Ok(()) });
+                    self.input(Input::Restarted { name, result: Ok(()) });
                 }
                 other => panic!("expected restarts only, got {other:?}"),
             }
@@ -141,8 +148,8 @@ impl Story {
     }
 
     fn record(&self) -> ServiceStatus {
-        let around = Around { now: self.now, next_poll: None, engine_error: None, state_error: None };
-        self.service.snapshot(Pulled::default()).record(&around)
+        let around = StatusContext { now: self.now, next_poll: None, engine_error: None, state_error: None };
+        self.service.snapshot(PullProgress::default()).record(&around)
     }
 
     #[allow(clippy::unnecessary_wraps)] // as containers carry it
@@ -208,7 +215,7 @@ fn local(id: &str, digests: &[char]) -> LocalImage {
 
 fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> Observation {
     let view = ImageView {
-        text: IMAGE.into(),
+        configured: IMAGE.into(),
         reference: Reference::parse(IMAGE).unwrap(),
         remote: Some(digest(remote)),
         running: running.to_vec(),
@@ -230,7 +237,7 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     story.check(observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: false, .. }))));
     let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("a")] };
-    story.fact(Fact::Stepped(up));
+    story.input(Input::Stepped(up));
     assert_eq!(story.kinds(), [Kind::STARTED]);
 }
 
@@ -251,12 +258,12 @@ fn what_is_stuck_is_forced_gently_first_and_hard_only_once_in_a_cooldown() {
         story.at(second).check(seen());
         while let Some(Action::Step(step)) = story.act() {
             let containers = vec![created.clone()];
-            story.fact(Fact::Stepped(match step {
+            story.input(Input::Stepped(match step {
                 Step::Start { down, .. } => {
                     forced.push((second, down));
                     StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers }
                 }
-                Step::Release { .. } => StepResult::Released,
+                Step::Unpin { .. } => StepResult::Unpinned,
                 other => panic!("{other:?}"),
             }));
         }
@@ -286,15 +293,15 @@ fn what_keeps_restarting_is_taken_down_and_up_whatever_events_its_policy_makes()
     let looping = Container { state: State::Restarting, restarts_itself: true, ..running("a") };
     let seen = || observed('1', &[local("sha256:one", &['1'])], &[&looping]);
     for second in [0, 10] {
-        story.at(second).event("id-a", Happening::Start);
-        story.event("id-a", Happening::Die { exit_code: 1 }).check(seen());
+        story.at(second).event("id-a", EventKind::Start);
+        story.event("id-a", EventKind::Die { exit_code: 1 }).check(seen());
         if second == 0 {
             assert_eq!(story.act(), None);
         }
     }
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: true, .. }))), "in the second cycle");
     let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
-    story.check(seen()).at(9).event("id-a", Happening::Other("create".into()));
+    story.check(seen()).at(9).event("id-a", EventKind::Other("create".into()));
     story.at(10).check(seen());
     assert_eq!(story.act(), None, "somebody is at work");
 }
@@ -307,13 +314,13 @@ fn a_start_that_failed_is_a_fault_until_what_it_left_runs() {
     for second in (0..60).step_by(10) {
         story.at(second).check(seen(&created));
         while let Some(Action::Step(step)) = story.act() {
-            let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
-            story.fact(Fact::Stepped(match step {
+            let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+            story.input(Input::Stepped(match step {
                 Step::Start { .. } => {
                     StepResult::Started { up: Err(error), named: Vec::new(), containers: Vec::new() }
                 }
-                Step::TagsBack { .. } => StepResult::TagsBack,
-                Step::Release { .. } => StepResult::Released,
+                Step::RestoreTags { .. } => StepResult::TagsRestored,
+                Step::Unpin { .. } => StepResult::Unpinned,
                 other => panic!("{other:?}"),
             }));
         }
@@ -332,30 +339,30 @@ fn changed_compose_files_are_deployed_once_and_again_when_that_failed() {
     assert_eq!(story.act(), None, "the first run only remembers");
     story.at(10).check(seen("two"));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))));
-    assert_eq!(story.service.durable().deployment.as_ref().unwrap().cause, Cause::Drift);
+    assert_eq!(story.service.durable().deployment.as_ref().unwrap().cause, Cause::ComposeChanged);
     assert_eq!(story.service.durable().files_hash.as_deref(), Some("two"), "stored when it is journaled");
-    let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
-    story.fact(Fact::Stepped(StepResult::Started {
+    let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+    story.input(Input::Stepped(StepResult::Started {
         up: Err(error),
         named: Vec::new(),
         containers: Vec::new(),
     }));
     assert_eq!(story.status(), StatusValue::Errored);
     story.act();
-    story.fact(Fact::Stepped(StepResult::TagsBack));
+    story.input(Input::Stepped(StepResult::TagsRestored));
     story.act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    story.input(Input::Stepped(StepResult::Unpinned));
     assert_eq!(story.act(), None);
 
     story.at(20).check(seen("two"));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))), "a failed deploy is owed");
-    story.fact(Fact::Stepped(StepResult::Started {
+    story.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),
         named: Vec::new(),
         containers: Vec::new(),
     }));
     story.act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    story.input(Input::Stepped(StepResult::Unpinned));
     assert_eq!(story.kinds(), [Kind::ERROR, Kind::COMPOSE_DRIFT, Kind::RECOVERED]);
     story.at(30).check(seen("two"));
     assert_eq!(story.act(), None);
@@ -391,36 +398,36 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     assert!(story.said[0].message.contains("/srv/shop/more.yml"), "{:?}", story.said);
     assert_eq!((story.kinds(), story.status()), (vec![Kind::ERROR], StatusValue::Errored));
 
-    assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Accepted);
+    assert_eq!(story.service.ask(ServiceRequest::Redeploy, story.now).0, ServiceReply::Accepted);
     story.check(left_out(observed('2', &old, &[&running("a")])));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))), "a person asked for it");
+    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))), "a person asked for it");
 
     let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
     story.check(left_out(observed('2', &old, &[&exited("a", 1)])));
-    let Some(Action::Step(Step::Start { recreate, down, .. })) = story.act() else { panic!("it is down") };
-    assert_eq!((recreate, down), (Recreate::Nothing, false), "started as it is");
-    story.fact(Fact::Stepped(StepResult::Started {
+    let Some(Action::Step(Step::Start { up_mode, down, .. })) = story.act() else { panic!("it is down") };
+    assert_eq!((up_mode, down), (UpMode::StartOnly, false), "started as it is");
+    story.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),
         named: Vec::new(),
         containers: vec![running("a")],
     }));
     story.act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    story.input(Input::Stepped(StepResult::Unpinned));
     story.at(10).check(left_out(observed('1', &old, &[&running("a")])));
     assert_eq!((story.kinds(), story.act()), (vec![Kind::ERROR, Kind::STARTED], None), "said once");
     for second in [20, 30, 40] {
         story.at(second).check(left_out(observed('1', &old, &[&exited("a", 1)])));
         story.act();
-        let error = crate::ports::ComposeError { cause: "port is taken".into(), output: String::new() };
-        story.fact(Fact::Stepped(StepResult::Started {
+        let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+        story.input(Input::Stepped(StepResult::Started {
             up: Err(error),
             named: Vec::new(),
             containers: vec![exited("a", 1)],
         }));
         story.act();
-        story.fact(Fact::Stepped(StepResult::TagsBack));
+        story.input(Input::Stepped(StepResult::TagsRestored));
         story.act();
-        story.fact(Fact::Stepped(StepResult::Released));
+        story.input(Input::Stepped(StepResult::Unpinned));
     }
     assert_eq!(story.kinds(), [Kind::ERROR], "one fault, not two in turn");
 }
@@ -434,7 +441,7 @@ fn a_block_lasts_until_the_registry_has_another_digest() {
     assert_eq!(story.act(), None);
     assert_eq!(story.status(), StatusValue::Blocked);
     story.check(observed('3', &old, &[&running("a")]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))));
+    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
     assert_eq!(story.kinds(), [Kind::UNBLOCKED]);
 }
 
@@ -467,7 +474,7 @@ fn an_image_that_was_only_built_here_is_not_found_until_the_remote_changes() {
     assert_eq!(story.kinds(), [Kind::NOT_FOUND], "said once");
     assert_eq!(story.status(), StatusValue::NotFound);
     story.at(20).check(observed('2', &built, &[&running("a")]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))));
+    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
 }
 
 #[test]
@@ -475,18 +482,27 @@ fn a_trigger_during_a_deploy_is_skipped_with_the_specs_words() {
     let mut story = Story::of(config());
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     assert!(story.act().is_some());
-    assert_eq!(story.service.ask(Ask::Check, story.now).0, Answer::Skipped("deploy in progress"));
-    assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Skipped("deploy in progress"));
+    assert_eq!(
+        story.service.ask(ServiceRequest::Check, story.now).0,
+        ServiceReply::Skipped("deploy in progress")
+    );
+    assert_eq!(
+        story.service.ask(ServiceRequest::Redeploy, story.now).0,
+        ServiceReply::Skipped("deploy in progress")
+    );
     let mut other = Story::of(ServiceConfig { auto_update: false, ..config() });
-    assert_eq!(other.service.ask(Ask::Check, other.now).0, Answer::Skipped("auto_update is false"));
+    assert_eq!(
+        other.service.ask(ServiceRequest::Check, other.now).0,
+        ServiceReply::Skipped("auto_update is false")
+    );
 }
 
 #[test]
 fn a_trigger_joins_one_that_waits_and_is_written_down_once() {
     let mut story = Story::of(config());
     for _ in 0..5 {
-        let (answer, said) = story.service.ask(Ask::Check, story.now);
-        assert_eq!(answer, Answer::Accepted);
+        let (answer, said) = story.service.ask(ServiceRequest::Check, story.now);
+        assert_eq!(answer, ServiceReply::Accepted);
         story.said.extend(said);
     }
     assert_eq!(story.kinds(), [Kind::MANUAL_TRIGGER]);
@@ -497,12 +513,12 @@ fn on_probation() -> Story {
     let mut story = Story::of(config());
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     for result in [
-        StepResult::Held { missing: Vec::new() },
-        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::ImagesPinned { missing: Vec::new() },
+        StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("b")] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));
-        story.fact(Fact::Stepped(result));
+        story.input(Input::Stepped(result));
     }
     story
 }
@@ -518,7 +534,7 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
         let files = vec!["/srv/shop.yml".into()];
         let moved = ServiceConfig { compose_project: Some("shop".into()), compose_files: files, ..config() };
         let (service, said) =
-            Service::new(Arc::new(moved), durable, boot_of("one", "one"), Occasion::Reload, story.now);
+            Service::new(Arc::new(moved), durable, boot_of("one", "one"), StartReason::Reload, story.now);
         let [resumed] = &said[..] else { panic!("{said:?}") };
         assert_eq!(resumed.event, Kind::RESUMED);
         let reason = resumed.reason.as_deref().unwrap();
@@ -539,30 +555,30 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
             named: Vec::new(),
             containers: vec![sick.clone()],
         };
-        story.fact(Fact::Stepped(up()));
+        story.input(Input::Stepped(up()));
         let look = story.service.next(story.now, true);
-        let Some(Action::Look { members, .. }) = look else { panic!("{look:?}") };
+        let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
         assert_eq!(members, Members::Project(expected.into()));
         story.at(60).look(&[&sick]);
-        assert!(matches!(story.act(), Some(Action::Step(Step::Evidence { .. }))));
-        story.fact(Fact::Stepped(StepResult::Evidence { log: String::new() }));
+        assert!(matches!(story.act(), Some(Action::Step(Step::Diagnose { .. }))));
+        story.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
         match story.act() {
             Some(Action::Step(Step::Start { project, .. })) => assert_eq!(project.name, expected),
             other => panic!("{other:?}"),
         }
         let mut old = running("a");
         old.started_at = story.seconds(60);
-        story.fact(Fact::Stepped(StepResult::Started {
+        story.input(Input::Stepped(StepResult::Started {
             up: Ok(String::new()),
             named: Vec::new(),
             containers: vec![old.clone()],
         }));
         story.at(61).look(&[&old]).at(120).look(&[&old]);
         match story.act() {
-            Some(Action::Step(Step::Release { project, .. })) => assert_eq!(project, expected),
+            Some(Action::Step(Step::Unpin { project, .. })) => assert_eq!(project, expected),
             other => panic!("{other:?}"),
         }
-        story.fact(Fact::Stepped(StepResult::Released));
+        story.input(Input::Stepped(StepResult::Unpinned));
         assert_eq!(story.kinds(), [Kind::ROLLED_BACK]);
         assert_eq!(story.service.project_name(), Some("shop"), "from now on");
     }

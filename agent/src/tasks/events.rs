@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::fleet::Fleet;
-use crate::ports::{ContainerEvent, Engine, Happening};
-use crate::service::fact::Fact;
+use crate::model::{ContainerEvent, EventKind};
+use crate::ports::Engine;
+use crate::project::services::{EngineHealth, Services};
+use crate::service::input::Input;
 
-use super::daemon_health::EngineHealth;
-use super::worker::Command;
+use crate::project::worker::Command;
 
 /// Longest wait between two tries to connect.
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub struct Events {
     /// Whom to listen to.
     pub engine: Arc<dyn Engine>,
     /// Whom to tell.
-    pub fleet: Arc<Fleet>,
+    pub services: Arc<Services>,
     /// A hung engine keeps its stream open and silent; only its health tells.
     pub health: watch::Receiver<EngineHealth>,
     /// Whom to tell that the stream broke off or is there again: the engine's health may have changed with it.
@@ -68,8 +68,8 @@ impl Events {
         // It has just answered: what its health was before tells nothing about this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
-        self.tell_all(|| Command::Fact(Fact::EngineBack));
-        self.tell_all(|| Command::Look);
+        self.tell_all(|| Command::Input(Input::EngineBack));
+        self.tell_all(|| Command::Inspect);
         loop {
             tokio::select! {
                 event = events.next() => match event {
@@ -88,34 +88,34 @@ impl Events {
         }
         tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
         self.check_now.notify_one();
-        self.tell_all(|| Command::Fact(Fact::EngineGap));
+        self.tell_all(|| Command::Input(Input::EngineGap));
         true
     }
 
     fn pass_on(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
-        for worker in self.fleet.workers().iter() {
+        for worker in self.services.workers().iter() {
             let config = &worker.config;
             let concerned = match &config.compose_project {
                 Some(project) => *project == event.project,
                 None => config.container_name.as_deref() == Some(event.name.as_str()),
             };
             if concerned {
-                let fact = Fact::Event { at, id: event.id.clone(), what: event.what.clone() };
+                let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
                 // A worker that is gone means that the program is stopping.
-                let _ = worker.inbox.send(Command::Fact(fact));
-            } else if matches!(event.what, Happening::Start | Happening::Destroy) {
+                let _ = worker.inbox.send(Command::Input(input));
+            } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
                 // What uses the network of a container of others is cut off by that.
-                let lenders = &worker.snapshot.borrow().lenders;
-                if lenders.contains(&event.id) || lenders.contains(&event.name) {
-                    let _ = worker.inbox.send(Command::Look);
+                let network_owners = &worker.snapshot.borrow().network_owners;
+                if network_owners.contains(&event.id) || network_owners.contains(&event.name) {
+                    let _ = worker.inbox.send(Command::Inspect);
                 }
             }
         }
     }
 
     fn tell_all(&self, command: impl Fn() -> Command) {
-        for worker in self.fleet.workers().iter() {
+        for worker in self.services.workers().iter() {
             let _ = worker.inbox.send(command());
         }
     }

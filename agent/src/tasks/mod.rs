@@ -2,29 +2,20 @@
 //!
 //! | file | task |
 //! |---|---|
-//! | `worker.rs` | one per service: feeds the decision core and does what it says |
-//! | `observe.rs`, `perform.rs` | the worker's hands: one check, one step |
-//! | `files.rs` | the hash over a project's compose files |
-//! | `cycle.rs` | one request per image, shared by all services that ask in the same cycle |
-//! | `poller.rs` | starts a cycle every `registry.poll_interval`, and when asked |
+//! | `poller.rs` | starts a poll cycle every `registry.poll_interval`, and when asked |
+//! | `registry_events.rs` | polls the services whose image was just pushed |
 //! | `events.rs` | reads the engine's events and passes them on |
 //! | `daemon_health.rs` | asks whether the engine answers |
 //! | `state_health.rs` | says when the state can't be written, and when it can again |
 //! | `monitor.rs` | measures what the containers use |
-//! | `services.rs` | starts the workers, and others when the configuration is read again |
-//! | `publisher.rs` | makes the status frames that all streams share |
-//! | `push.rs` | polls the services whose image was just pushed |
+//! | `reload.rs` | starts the workers, and brings them in line with a configuration that is read again |
+//! | `status_publisher.rs` | makes the status frames that all streams share |
 
-pub mod cycle;
-pub mod daemon_health;
+pub mod engine_health;
 pub mod events;
-mod files;
 pub mod monitor;
-mod observe;
-mod perform;
 pub mod poller;
-pub mod publisher;
-pub mod push;
-pub mod services;
+pub mod registry_events;
+pub mod reload;
 pub mod state_health;
-pub mod worker;
+pub mod status_publisher;

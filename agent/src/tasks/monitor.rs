@@ -12,12 +12,13 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fleet::Fleet;
-use crate::live;
-use crate::ports::{Engine, EngineError, Usage};
-use crate::service::fact::{ContainerUse, Fact, Measurement};
+use crate::config::active;
+use crate::model::{EngineError, Usage};
+use crate::ports::Engine;
+use crate::project::services::Services;
+use crate::service::input::{ContainerUse, Input, Measurement};
 
-use super::worker::Command;
+use crate::project::worker::Command;
 
 /// How soon a container that is new is seen, and read for the second time.
 const SOON: Duration = Duration::from_secs(2);
@@ -28,11 +29,11 @@ pub const PARALLEL: usize = 128;
 /// The task that measures.
 pub struct Monitor {
     /// Whose containers, and whom to tell.
-    pub fleet: Arc<Fleet>,
+    pub services: Arc<Services>,
     /// Whom to ask.
     pub engine: Arc<dyn Engine>,
     /// How often.
-    pub live: live::Watch,
+    pub active: active::Watch,
 }
 
 /// What is known of one container.
@@ -53,7 +54,7 @@ impl Monitor {
         let mut readings = Readings::default();
         let mut round: Option<Instant> = None;
         loop {
-            let interval = self.live.borrow_and_update().config.monitor.stats_interval;
+            let interval = self.active.borrow_and_update().config.monitor.stats_interval;
             let now = Instant::now();
             let whole = round.is_none_or(|begun| now >= begun + interval);
             if whole {
@@ -78,7 +79,7 @@ impl Monitor {
 
     /// Reads all running containers (`whole`), or only those of which nothing can be said yet.
     async fn pass(&self, readings: &mut Readings, whole: bool) -> Result<(), EngineError> {
-        let workers = self.fleet.workers();
+        let workers = self.services.workers();
         let mut services = Vec::new();
         let mut all = HashSet::new();
         for worker in workers.iter().filter(|worker| !worker.config.silent) {
@@ -124,7 +125,7 @@ impl Monitor {
             if !containers.is_empty() {
                 let measurement = Measurement { whole, machine_memory, containers };
                 // A worker that is gone was removed or is about to be.
-                let _ = worker.inbox.send(Command::Fact(Fact::Measured(measurement)));
+                let _ = worker.inbox.send(Command::Input(Input::Measured(measurement)));
             }
         }
         Ok(())

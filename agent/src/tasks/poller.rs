@@ -8,42 +8,31 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Registry, Urgency};
-use crate::service::fact::CheckFault;
-use crate::{PROGRAM, fleet::Fleet, live, text};
+use crate::service::input::CheckFault;
+use jiff::Timestamp;
 
-use super::cycle::Cycle;
-use super::worker::{CheckEnd, Command, Record};
-
-/// Where a request for a cycle goes.
-pub type Polls = mpsc::UnboundedSender<()>;
+use crate::PROGRAM;
+use crate::config::active;
+use crate::model::text;
+use crate::project::cycle::Cycle;
+use crate::project::services::{PollState, Services};
+use crate::project::worker::{CheckEnd, Command, Record};
 
 /// Time between the begins of two cycles that were asked for. What is asked in between joins the one that waits.
 const ASKED_APART: Duration = Duration::from_secs(1);
 
-/// What the poller shows.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PollState {
-    /// End of the last cycle.
-    pub last_poll: Option<Timestamp>,
-    /// Cycles that ended.
-    pub poll_count: u64,
-    /// Begin of the next cycle.
-    pub next: Option<Timestamp>,
-}
-
 /// The task that starts cycles.
 pub struct Poller {
     /// Whom to ask.
-    pub fleet: Arc<Fleet>,
+    pub services: Arc<Services>,
     /// What the cycles ask.
     pub registry: Arc<dyn Registry>,
     /// Time between two cycles.
-    pub live: live::Watch,
+    pub active: active::Watch,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Audit.
@@ -67,7 +56,7 @@ impl Poller {
             let due = begun.map_or_else(tokio::time::Instant::now, |begun| begun + interval);
             tokio::select! {
                 () = stop.cancelled() => break,
-                Ok(()) = self.live.changed() => {
+                Ok(()) = self.active.changed() => {
                     if std::mem::replace(&mut interval, self.interval()) != interval {
                         let passed = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
                         let next = self.clock.now() + interval.saturating_sub(passed);
@@ -93,10 +82,10 @@ impl Poller {
                     asked = false;
                     asked_open = tokio::time::Instant::now() + ASKED_APART;
                     let cycle = self.cycle(&Cycle::by_person(self.registry.clone()));
-                    let (fleet, clock, record) = (self.fleet.clone(), self.clock.clone(), self.record.clone());
+                    let (services, clock, record) = (self.services.clone(), self.clock.clone(), self.record.clone());
                     cycles.spawn("asked poll cycle", async move {
                         let ends = cycle.await;
-                        record(summary(&ends, &fleet, clock.now()));
+                        record(summary(&ends, &services, clock.now()));
                     });
                 }
             }
@@ -104,14 +93,14 @@ impl Poller {
     }
 
     fn interval(&mut self) -> Duration {
-        self.live.borrow_and_update().config.registry.poll_interval
+        self.active.borrow_and_update().config.registry.poll_interval
     }
 
     /// One cycle over all services; its future ends when all of them have checked, with how each check ended. A
     /// service that had nothing to check, or is busy with a deployment, has none.
     fn cycle(&self, cycle: &Arc<Cycle>) -> impl Future<Output = Vec<CheckEnd>> + Send + use<> {
         let mut checks = Vec::new();
-        for worker in self.fleet.workers().iter() {
+        for worker in self.services.workers().iter() {
             let (done, ended) = oneshot::channel();
             if worker.inbox.send(Command::Check(cycle.clone(), done)).is_ok() {
                 checks.push(ended);
@@ -135,7 +124,7 @@ impl Poller {
 }
 
 /// What a person who asked for a check of all services is told: only what was checked counts.
-fn summary(ends: &[CheckEnd], fleet: &Fleet, now: Timestamp) -> AuditEntry {
+fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry {
     let checked = ends.iter().filter(|end| end.is_ok()).count();
     let mut faults: Vec<&str> = ends
         .iter()
@@ -147,14 +136,14 @@ fn summary(ends: &[CheckEnd], fleet: &Fleet, now: Timestamp) -> AuditEntry {
     faults.dedup();
     let why = Some(faults.join("; ")).filter(|text| !text.is_empty());
     if checked == 0
-        && let Some(why) = why.clone().or_else(|| fleet.engine_error())
+        && let Some(why) = why.clone().or_else(|| services.engine_error())
     {
         let message = "the check of all services that was asked for could not be made";
         let mut entry = AuditEntry::new(now, PROGRAM, Kind::TRIGGER_FAILED, Level::Error, message);
         entry.reason = Some(why);
         return entry;
     }
-    let report = fleet.report(now);
+    let report = services.report(now);
     let count = |what: &dyn Fn(&evenkeel_common::wire::ServiceStatus) -> bool| {
         report.services.iter().filter(|service| what(service)).count()
     };

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
 
-use super::worker::Record;
+use crate::project::worker::Record;
 
 /// Time between two probes, and the time without a failure that it takes. Workers try again more often than that.
 const PROBE_EVERY: Duration = Duration::from_secs(5);

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
+use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint, PullAuth, Surroundings};
 use evenkeel_agent::config::Runtime;
 use evenkeel_agent::ports::Engine as _;
-use evenkeel_agent::ports::engine::{DockerEngine, Endpoint, PullAuth, Surroundings};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use evenkeel_agent::image::Digest;
+use evenkeel_agent::model::image::Digest;
 use evenkeel_agent::ports::{Registry, Urgency};
 
 use crate::world::{

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::image::Digest;
-use evenkeel_agent::ports::registry::{RegistryClient, RegistrySettings};
+use evenkeel_agent::adapters::registry::{RegistryClient, RegistrySettings};
+use evenkeel_agent::model::image::Digest;
 use evenkeel_agent::ports::{Registry, Urgency};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

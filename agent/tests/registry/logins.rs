@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_agent::ports::registry::{Credentials, Login};
+use evenkeel_agent::adapters::registry::{Credentials, Login};
 use wiremock::matchers::{header, method, path, query_param};
 use wiremock::{Mock, MockServer, Respond, ResponseTemplate};
 

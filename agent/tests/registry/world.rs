@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evenkeel_agent::image::{Digest, Reference};
-use evenkeel_agent::ports::registry::{Credentials, RegistryClient, RegistrySettings};
+use evenkeel_agent::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
+use evenkeel_agent::model::image::{Digest, Reference};
 use evenkeel_agent::ports::{Registry, Urgency};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};

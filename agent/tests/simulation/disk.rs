@@ -1,7 +1,7 @@
 //! Lives with a disk that refuses writes, and with siblings in the project: what can't be written is neither done nor
 //! told, and nothing is lost.
 
-use evenkeel_agent::service::fact::Answer;
+use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
 use evenkeel_common::store::{MonitoredStore, Store};
 use evenkeel_common::wire::Level;
@@ -102,10 +102,10 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
     assert_eq!(before.blocked.len(), 1);
     let world = tasks::world(&fake, Arc::new(fake.clone()));
     let (mut worker, handle) =
-        Worker::new(config.clone(), before.clone(), world, Arc::new(|_, _| Vec::new()), Occasion::Start);
+        Worker::new(config.clone(), before.clone(), world, Arc::new(|_, _| Vec::new()), StartReason::Start);
     let ask = async || {
         let (reply, answer) = oneshot::channel();
-        assert!(handle.inbox.send(Command::Ask(Ask::Unblock, reply)).is_ok());
+        assert!(handle.inbox.send(Command::Request(ServiceRequest::Unblock, reply)).is_ok());
         answer.await.expect("an answer")
     };
     let script = async {
@@ -116,7 +116,7 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
         assert_eq!(fake.durable(&state_key("shop")).await, before);
         fake.refuse_writes(|| false);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(ask().await, Ok(Answer::Unblocked));
+        assert_eq!(ask().await, Ok(ServiceReply::Unblocked));
     };
     let never = CancellationToken::new();
     tokio::select! {

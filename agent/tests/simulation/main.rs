@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
-use evenkeel_agent::image::Reference;
+use evenkeel_agent::model::image::Reference;
 use evenkeel_agent::ports::Urgency;
-use evenkeel_agent::service::boot::{Boot, Occasion};
-use evenkeel_agent::service::fact::{Ask, Fact};
+use evenkeel_agent::project::cycle::Cycle;
+use evenkeel_agent::project::worker::{Command, Handle, Projects, Worker, World, state_key};
+use evenkeel_agent::service::boot::{Boot, StartReason};
+use evenkeel_agent::service::input::{Input, ServiceRequest};
 use evenkeel_agent::service::unsaid;
-use evenkeel_agent::tasks::cycle::Cycle;
-use evenkeel_agent::tasks::worker::{Command, Handle, Projects, Worker, World, state_key};
 use evenkeel_common::clock::TokioClock;
 use evenkeel_common::wire::Kind;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ fn config(images: &[&str]) -> Arc<ServiceConfig> {
         images: images
             .iter()
             .map(|text| ConfiguredImage {
-                text: (*text).to_owned(),
+                configured: (*text).to_owned(),
                 reference: Reference::parse(text).expect("valid"),
             })
             .collect(),
@@ -87,8 +87,13 @@ async fn live_together(
         for entry in unsaid(&durable.said, &fake.entries()) {
             fake.record(entry);
         }
-        let (mut worker, handle) =
-            Worker::new(config.clone(), durable, world.clone(), Arc::new(|_, _| Vec::new()), Occasion::Start);
+        let (mut worker, handle) = Worker::new(
+            config.clone(),
+            durable,
+            world.clone(),
+            Arc::new(|_, _| Vec::new()),
+            StartReason::Start,
+        );
         let world = world.clone();
         services.push(async move {
             let never = CancellationToken::new();
@@ -115,13 +120,13 @@ enum Script {
 async fn polls(handle: &Handle, world: &World, script: Script) {
     if script == Script::RedeployFirst {
         let (reply, answer) = oneshot::channel();
-        assert!(handle.inbox.send(Command::Ask(Ask::Redeploy, reply)).is_ok());
+        assert!(handle.inbox.send(Command::Request(ServiceRequest::Redeploy, reply)).is_ok());
         let _ = answer.await;
     }
     let gap = async {
         if let Script::EngineGapAfter(time) = script {
             tokio::time::sleep(time).await;
-            assert!(handle.inbox.send(Command::Fact(Fact::EngineGap)).is_ok());
+            assert!(handle.inbox.send(Command::Input(Input::EngineGap)).is_ok());
         }
         std::future::pending::<()>().await;
     };

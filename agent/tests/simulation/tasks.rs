@@ -5,14 +5,14 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use async_trait::async_trait;
-use evenkeel_agent::fleet::{Dependencies, Fleet};
+use evenkeel_agent::project::services::EngineHealth;
+use evenkeel_agent::project::services::PollState;
+use evenkeel_agent::project::services::{Dependencies, Services};
 use evenkeel_agent::service::Durable;
-use evenkeel_agent::tasks::daemon_health::EngineHealth;
-use evenkeel_agent::tasks::poller::PollState;
-use evenkeel_agent::tasks::push::{Published, PushPoller, Pushes};
+use evenkeel_agent::tasks::registry_events::{PublishedImage, RegistryEventSender, RegistryEvents};
 use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Change, Store, StoreError};
-use evenkeel_common::systemd::{ServiceManager, give_signs};
+use evenkeel_common::systemd::{ServiceManager, watchdog_loop};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
@@ -64,18 +64,18 @@ fn worker(name: &str, world: &World) -> (Worker, Handle) {
         Durable::default(),
         world.clone(),
         Arc::new(|_, _| Vec::new()),
-        Occasion::Start,
+        StartReason::Start,
     )
 }
 
-fn fleet(handles: &[Handle]) -> Arc<Fleet> {
+fn services(handles: &[Handle]) -> Arc<Services> {
     let (polls, _) = mpsc::unbounded_channel();
     let (_, poll_state) = watch::channel(PollState::default());
     let (_, workers) = watch::channel(handles.into());
     let (_, engine) = watch::channel(EngineHealth::default());
     let (_, state) = watch::channel(None);
     let dependencies = Dependencies { engine, state };
-    Arc::new(Fleet::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
+    Arc::new(Services::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
 }
 
 /// The service manager's end of the socket.
@@ -107,8 +107,8 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
     let (mut hanging, door) = worker("hanging", &world(&fake, disk.clone()));
     let (mut lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
-    let (stop, both) = (CancellationToken::new(), fleet(&[door.clone(), other_door]));
-    let signs_of_life = give_signs(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
+    let (stop, both) = (CancellationToken::new(), services(&[door.clone(), other_door]));
+    let signs_of_life = watchdog_loop(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
     let script = async {
         let signs = |heard: Vec<String>| heard.iter().filter(|text| *text == "WATCHDOG=1\n").count();
         // Not longer: the kernel keeps about ten messages that nobody has read.
@@ -118,7 +118,7 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
         disk.stuck.send_replace(true);
         // What a person asks for is written down before it is answered.
         let (reply, answer) = oneshot::channel();
-        assert!(door.inbox.send(Command::Ask(Ask::Check, reply)).is_ok());
+        assert!(door.inbox.send(Command::Request(ServiceRequest::Check, reply)).is_ok());
         // A round that was answered before the disk stuck may still say so.
         sleep(MINUTE).await;
         assert!(signs(ear.heard()) <= 1);
@@ -140,13 +140,13 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     assert_eq!(ear.heard().last().map(String::as_str), Some("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n"));
 }
 
-fn published(tag: &str) -> Published {
-    Published { repository: "web".into(), tag: tag.into() }
+fn published(tag: &str) -> PublishedImage {
+    PublishedImage { repository: "web".into(), tag: tag.into() }
 }
 
 /// Tells of images, and looks at when the service that uses `web:latest` is polled.
 struct Stand {
-    pushes: Pushes,
+    pushes: RegistryEventSender,
     inbox: mpsc::UnboundedReceiver<Command>,
     began: Instant,
 }
@@ -171,7 +171,7 @@ async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
     let (_worker, handle) = worker("shop", &world);
     let (sender, inbox) = mpsc::unbounded_channel();
     let door = Handle { inbox: sender, ..handle };
-    let (poller, pushes) = PushPoller::new(fleet(&[door]), world.registry.clone());
+    let (poller, pushes) = RegistryEvents::new(services(&[door]), world.registry.clone());
     let stop = CancellationToken::new();
     tokio::select! {
         () = poller.run(stop.clone()) => unreachable!("nobody stops it"),
@@ -221,7 +221,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         let world = world(&fake, Arc::new(fake.clone()));
         let (mut worker, handle) = worker("shop", &world);
         let mut shown = handle.snapshot.clone();
-        let (poller, pushes) = PushPoller::new(fleet(&[handle]), world.registry.clone());
+        let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();
         let script = async {
             pushes.tell(published("latest"));
@@ -242,7 +242,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
 async fn a_push_of_what_nobody_uses_polls_nobody() {
     with_push_poller(async |mut stand: Stand| {
         stand.pushes.tell(published("v2"));
-        stand.pushes.tell(Published { repository: "other".into(), tag: "latest".into() });
+        stand.pushes.tell(PublishedImage { repository: "other".into(), tag: "latest".into() });
         assert_eq!(stand.polled(Duration::from_secs(10)).await, []);
     })
     .await;

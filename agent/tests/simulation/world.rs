@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use evenkeel_agent::image::{Digest, ImageId, Reference, Repository};
-use evenkeel_agent::ports::{
-    Compose, ComposeError, Container, ContainerEvent, Engine, EngineError, HealthState, HealthTiming, Image,
-    Members, Model, Project, Pulled, Recreate, Registry, RegistryError, State, Urgency, Usage,
+use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
+use evenkeel_agent::model::{
+    ComposeError, Container, ContainerEvent, EngineError, HealthState, HealthTiming, Members, Model, Project,
+    RegistryError, State, UpMode, Usage,
 };
+use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Urgency};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
@@ -400,7 +401,7 @@ impl Engine for FakeWorld {
         .await
     }
 
-    async fn pull(&self, reference: &Reference, _: &watch::Sender<Pulled>) -> Result<(), EngineError> {
+    async fn pull(&self, reference: &Reference, _: &watch::Sender<PullProgress>) -> Result<(), EngineError> {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
             let (id, behaviour) = inner
@@ -531,7 +532,7 @@ impl Compose for FakeWorld {
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
-    async fn up(&self, _: &Project, recreate: &Recreate) -> Result<String, ComposeError> {
+    async fn up(&self, _: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
         let failed = |cause: &str| ComposeError { cause: cause.to_owned(), output: cause.to_owned() };
         self.point().await;
         let services = {
@@ -543,7 +544,7 @@ impl Compose for FakeWorld {
             inner.services.clone()
         };
         let blocked = self.blocked_now().await;
-        let named = recreate.services();
+        let named = up_mode.services();
         for (service, reference) in services {
             if !named.is_empty() && !named.contains(&service) {
                 continue;
@@ -556,7 +557,7 @@ impl Compose for FakeWorld {
                 {
                     inner.violations.push(format!("a blocked digest of {reference} was deployed"));
                 }
-                inner.up_one(&service, &reference, now, *recreate == Recreate::All)
+                inner.up_one(&service, &reference, now, *up_mode == UpMode::All)
             };
             // Killed in the middle of compose's own work: some services are done, some are not.
             self.point().await;

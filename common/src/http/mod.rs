@@ -25,10 +25,10 @@ mod bind;
 mod bodies;
 mod crowd;
 mod guard;
+mod limiter;
 mod line;
 mod reply;
 mod routes;
-mod seats;
 mod server;
 
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub use warp::reply::Response;
 pub use bind::{BindError, bind};
 pub use bodies::{Admitted, Bodies};
 pub use guard::Guard;
+pub use limiter::{Limiter, Permit, too_many};
 pub use reply::{error, json};
 pub use routes::{Request, Routes};
-pub use seats::{Seat, Seats, too_many};
 pub use server::{Arrival, serve};
 
 /// What a client may take from us (DECISIONS 6).

@@ -17,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Clone)]
 struct State {
-    streams: Seats,
+    streams: Limiter,
     stop: CancellationToken,
 }
 
@@ -43,25 +43,25 @@ async fn broken(_: State, _: Request) -> Response {
 
 /// A stream that never ends by itself, and does not know of the stop.
 async fn endless(state: State, request: Request) -> Response {
-    let seat = match state.streams.admit(request.arrival.peer.ip()) {
-        Ok(seat) => seat,
+    let permit = match state.streams.admit(request.arrival.peer.ip()) {
+        Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    let ticks = stream::unfold(seat, |seat| async move {
+    let ticks = stream::unfold(permit, |permit| async move {
         sleep(Duration::from_millis(20)).await;
-        Some((Ok::<_, std::io::Error>(Bytes::from_static(b"tick\n")), seat))
+        Some((Ok::<_, std::io::Error>(Bytes::from_static(b"tick\n")), permit))
     });
     warp::reply::stream(ticks).into_response()
 }
 
 /// A stream that gives as much as is taken.
 async fn flood(state: State, request: Request) -> Response {
-    let seat = match state.streams.admit(request.arrival.peer.ip()) {
-        Ok(seat) => seat,
+    let permit = match state.streams.admit(request.arrival.peer.ip()) {
+        Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    let parts = stream::unfold(seat, |seat| async move {
-        Some((Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 8192])), seat))
+    let parts = stream::unfold(permit, |permit| async move {
+        Some((Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 8192])), permit))
     });
     warp::reply::stream(parts).into_response()
 }
@@ -90,7 +90,7 @@ async fn page(_: State, _: Request) -> Response {
 pub(super) struct Running {
     pub(super) at: SocketAddr,
     stop: CancellationToken,
-    pub(super) streams: Seats,
+    pub(super) streams: Limiter,
     pub(super) bodies: Bodies,
     tasks: TaskSet,
 }
@@ -98,7 +98,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn start(limits: Limits) -> Self {
         let stop = CancellationToken::new();
-        let streams = Seats::new(3, 2);
+        let streams = Limiter::new(3, 2);
         let bodies = Bodies::new(limits.body_bytes, 4000, 4000);
         let filter = Routes::new(State { streams: streams.clone(), stop: stop.clone() })
             .route(Method::GET, "/", plain)

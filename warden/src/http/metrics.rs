@@ -118,7 +118,7 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     {
         return refused.reply("api.token is needed as bearer");
     }
-    match api.metrics.text(&api.ring.machines_now(), api.seats.taken()) {
+    match api.metrics.text(&api.ring.machines_now(), api.limiter.taken()) {
         Ok(text) => {
             let mut response = Response::new(text.into());
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

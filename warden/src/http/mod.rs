@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
 use evenkeel_common::http::{
-    Arrival, Bodies, Guard, HeaderMap, Limits, Method, Request, Response, Routes, Seats, StatusCode, error,
+    Arrival, Bodies, Guard, HeaderMap, Limiter, Limits, Method, Request, Response, Routes, StatusCode, error,
     too_many,
 };
 use http::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -32,9 +32,9 @@ pub struct Api {
     /// Entries and machines.
     pub ring: Arc<Ring>,
     /// Places for streams.
-    pub seats: Seats,
+    pub limiter: Limiter,
     /// Places for the requests of agents, by their ids.
-    pub requests: Seats<String>,
+    pub requests: Limiter<String>,
     /// Room for the bodies of agents, and for those of people who log in: neither takes the other's.
     pub bodies: (Bodies, Bodies),
     /// Who shows wrong tokens.
@@ -60,14 +60,14 @@ pub fn limits() -> Limits {
 }
 
 /// Places for streams: 4,096, for one address too.
-pub fn stream_seats() -> Seats {
-    Seats::new(4096, 4096)
+pub fn stream_seats() -> Limiter {
+    Limiter::new(4096, 4096)
 }
 
 /// Places for requests of agents: 16 for each. One that sends in order, as it should, needs one; one that floods the
 /// warden takes neither memory nor time from the others.
-pub fn request_seats() -> Seats<String> {
-    Seats::new(usize::MAX, 16)
+pub fn request_seats() -> Limiter<String> {
+    Limiter::new(usize::MAX, 16)
 }
 
 /// Room for the bodies of agents, of which one has a sixteenth, and for those of people who log in.

@@ -17,12 +17,12 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
     if let Err(refused) = api.admit(&request) {
         return refused.reply(WHO);
     }
-    let seat = match api.seats.admit(request.arrival.peer.ip()) {
-        Ok(seat) => seat,
+    let permit = match api.limiter.admit(request.arrival.peer.ip()) {
+        Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
     let entries = api.ring.subscribe(sse::last_event_id(&request.headers));
-    sse::reply(sse::frames(entries, None, Arc::clone), end, seat)
+    sse::reply(sse::frames(entries, None, Arc::clone), end, permit)
 }
 
 /// `GET /machines`: what the page shows beside the entries.

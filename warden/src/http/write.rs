@@ -42,11 +42,11 @@ pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result
     };
     let id = live.agents[agent.place].id.clone();
     api.ring.comes_from(&id, client);
-    let Some(seat) = api.requests.take(id.clone()) else {
+    let Some(permit) = api.requests.acquire(id.clone()) else {
         api.metrics.refused(Refusal::TooMany);
         return Err(too_many("too many requests of this agent at once", COME_BACK));
     };
-    Ok(Admitted::as_sender(id, seat))
+    Ok(Admitted::as_sender(id, permit))
 }
 
 /// Id of the agent whose token came.

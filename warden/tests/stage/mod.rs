@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::SystemClock;
-use evenkeel_common::http::{self, Bodies, Limits, Seats};
+use evenkeel_common::http::{self, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::config::{AgentConfig, Config};
@@ -32,7 +32,7 @@ pub(crate) struct Stage {
     pub(crate) ring: Arc<Ring>,
     pub(crate) stop: CancellationToken,
     /// Places for requests of agents.
-    pub(crate) requests: Seats<String>,
+    pub(crate) requests: Limiter<String>,
     /// Room for bodies of agents and of people.
     pub(crate) bodies: (Bodies, Bodies),
     tasks: TaskSet,
@@ -61,7 +61,7 @@ impl Stage {
         let api = Api {
             live: live_with(people, &agents, &stop),
             ring: ring.clone(),
-            seats: stream_seats(),
+            limiter: stream_seats(),
             requests: requests.clone(),
             bodies: bodies.clone(),
             guesses: Arc::default(),

@@ -21,17 +21,17 @@ fn a_crash_is_healed_after_it_settled() {
 
 #[test]
 fn stops_that_somebody_asked_for_are_not_healed() {
-    let kill = |signal| Happening::Kill { signal: Some(signal) };
-    let stories: &[(&str, &[Happening], i64)] = &[
-        ("docker stop", &[kill(15), Happening::Die { exit_code: 143 }, Happening::Stop], 143),
+    let kill = |signal| EventKind::Kill { signal: Some(signal) };
+    let stories: &[(&str, &[EventKind], i64)] = &[
+        ("docker stop", &[kill(15), EventKind::Die { exit_code: 143 }, EventKind::Stop], 143),
         (
             "docker stop that needs KILL",
-            &[kill(15), kill(9), Happening::Die { exit_code: 137 }, Happening::Stop],
+            &[kill(15), kill(9), EventKind::Die { exit_code: 137 }, EventKind::Stop],
             137,
         ),
-        ("docker kill", &[kill(9), Happening::Die { exit_code: 137 }], 137),
-        ("custom stop signal", &[kill(2), Happening::Die { exit_code: 1 }, Happening::Stop], 1),
-        ("podman, which does not tell the signal", &[Happening::Kill { signal: None }], 1),
+        ("docker kill", &[kill(9), EventKind::Die { exit_code: 137 }], 137),
+        ("custom stop signal", &[kill(2), EventKind::Die { exit_code: 1 }, EventKind::Stop], 1),
+        ("podman, which does not tell the signal", &[EventKind::Kill { signal: None }], 1),
     ];
     for (what, events, code) in stories {
         let mut story = Story::of(config());
@@ -50,7 +50,7 @@ fn stops_that_somebody_asked_for_are_not_healed() {
 fn a_signal_that_is_no_stop_does_not_excuse_a_crash() {
     for signal in [1, 10, 18, 21, 28] {
         let mut story = Story::of(config());
-        story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(signal) });
+        story.look(&[&running("a")]).event("id-a", EventKind::Kill { signal: Some(signal) });
         story.at(3).look(&[&exited("a", 3)]);
         assert_eq!(story.at(5).look(&[&exited("a", 3)]).restarts(), ["a"], "signal {signal}");
     }
@@ -60,7 +60,7 @@ fn a_signal_that_is_no_stop_does_not_excuse_a_crash() {
 fn a_containers_own_stop_signal_is_a_stop() {
     let mut story = Story::of(config());
     let container = Container { stop_signal: 1, ..running("a") };
-    story.look(&[&container]).event("id-a", Happening::Kill { signal: Some(1) });
+    story.look(&[&container]).event("id-a", EventKind::Kill { signal: Some(1) });
     for second in [3, 5, 100] {
         assert_eq!(story.at(second).look(&[&exited("a", 3)]).restarts(), [""; 0]);
     }
@@ -69,16 +69,16 @@ fn a_containers_own_stop_signal_is_a_stop() {
 #[test]
 fn a_stop_that_a_container_lived_through_does_not_excuse_its_crash_an_hour_later() {
     let mut story = Story::of(config());
-    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    story.look(&[&running("a")]).event("id-a", EventKind::Kill { signal: Some(15) });
     let ended = |at: Option<Timestamp>| Container { finished_at: at, ..exited("a", 137) };
     let crashed = ended(story.seconds(3600));
     story.at(3601).look(&[&crashed]);
     assert_eq!(story.at(3604).look(&[&crashed]).restarts(), ["a"]);
     // A stop that takes as long is told of at its end, too.
     let mut story = Story::of(config());
-    story.look(&[&running("a")]).event("id-a", Happening::Kill { signal: Some(15) });
+    story.look(&[&running("a")]).event("id-a", EventKind::Kill { signal: Some(15) });
     let stopped = ended(story.seconds(60));
-    story.at(60).event("id-a", Happening::Stop);
+    story.at(60).event("id-a", EventKind::Stop);
     for second in [61, 64, 100] {
         assert_eq!(story.at(second).look(&[&stopped]).restarts(), [""; 0]);
     }
@@ -96,8 +96,8 @@ fn a_one_shot_that_is_done_is_left_alone() {
 fn what_the_engine_stopped_when_it_went_away_is_started_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
-    story.at(100).event("id-a", Happening::Kill { signal: Some(15) }).event("id-a", Happening::Stop);
-    story.at(101).fact(Fact::EngineGap);
+    story.at(100).event("id-a", EventKind::Kill { signal: Some(15) }).event("id-a", EventKind::Stop);
+    story.at(101).input(Input::EngineGap);
     story.at(103).look(&[&exited("a", 0)]);
     assert_eq!(story.restarts(), [""; 0], "the engine restarts what it can by itself first");
     assert_eq!(story.at(110).look(&[&exited("a", 0)]).restarts(), ["a"]);
@@ -107,16 +107,16 @@ fn what_the_engine_stopped_when_it_went_away_is_started_again() {
 fn what_an_engine_stops_when_it_comes_back_from_its_own_death_is_started_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
-    story.at(100).fact(Fact::EngineGap);
+    story.at(100).input(Input::EngineGap);
     let at = story.start + SignedDuration::from_secs(103);
-    let what = Happening::Kill { signal: Some(15) };
-    story.at(105).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
+    let what = EventKind::Kill { signal: Some(15) };
+    story.at(105).input(Input::EngineBack).input(Input::Event { at, id: "id-a".into(), what });
     story.at(106).look(&[&exited("a", 0)]);
     assert_eq!(story.at(113).look(&[&exited("a", 0)]).restarts(), ["a"]);
     // A stop after that is somebody's again.
     let mut fresh = running("a");
     fresh.started_at = story.seconds(114);
-    story.at(150).look(&[&fresh]).event("id-a", Happening::Kill { signal: Some(15) });
+    story.at(150).look(&[&fresh]).event("id-a", EventKind::Kill { signal: Some(15) });
     assert_eq!(
         story.at(300).look(&[&Container { started_at: fresh.started_at, ..exited("a", 143) }]).restarts(),
         [""; 0]
@@ -127,12 +127,12 @@ fn what_an_engine_stops_when_it_comes_back_from_its_own_death_is_started_again()
 fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
-    story.at(100).event("id-a", Happening::Kill { signal: Some(15) });
-    story.at(101).fact(Fact::EngineGap);
+    story.at(100).event("id-a", EventKind::Kill { signal: Some(15) });
+    story.at(101).input(Input::EngineGap);
     // Told again with its own time, which is before the break.
     let at = story.start + SignedDuration::from_secs(100);
-    let what = Happening::Kill { signal: Some(15) };
-    story.at(102).fact(Fact::EngineBack).fact(Fact::Event { at, id: "id-a".into(), what });
+    let what = EventKind::Kill { signal: Some(15) };
+    story.at(102).input(Input::EngineBack).input(Input::Event { at, id: "id-a".into(), what });
     assert_eq!(story.at(120).look(&[&exited("a", 143)]).restarts(), [""; 0]);
 }
 
@@ -158,12 +158,12 @@ fn what_a_container_looks_like_in_the_middle_of_its_restart_proves_nothing() {
     let unhealthy = with_health("a", HealthState::Unhealthy);
     story.look(&[&unhealthy]);
     assert!(matches!(story.act(), Some(Action::Restart { .. })));
-    story.event("id-a", Happening::Kill { signal: Some(15) });
+    story.event("id-a", EventKind::Kill { signal: Some(15) });
     for second in [1, 5, 60] {
         story.at(second).look(&[&exited("a", 137)]);
         assert_eq!(story.act(), None);
     }
-    story.fact(Fact::Restarted { name: "a".into(), result: Ok(()) });
+    story.input(Input::Restarted { name: "a".into(), result: Ok(()) });
     let again = Container { started_at: story.seconds(60), ..unhealthy };
     story.at(61).look(&[&again]);
     assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
@@ -218,7 +218,7 @@ fn after_the_cap_it_gives_up_once_and_a_person_starts_it_over() {
     assert_eq!(story.status(), StatusValue::Exhausted);
     assert_eq!(story.service.durable().totals.restarts, 3);
 
-    let (_, said) = story.service.ask(Ask::Unblock, story.now);
+    let (_, said) = story.service.ask(ServiceRequest::Unblock, story.now);
     assert_eq!(said, []);
     assert_eq!(story.at(time + 1001).look(&[&sick]).restarts(), ["a"]);
 }
@@ -255,7 +255,7 @@ fn a_restart_that_the_engine_did_not_answer_is_no_restart() {
     story.look(&[&exited("a", 1)]).at(2).look(&[&exited("a", 1)]);
     let Some(Action::Restart { name, .. }) = story.act() else { panic!("a restart is due") };
     let away = EngineError::Unavailable("gone".into());
-    story.fact(Fact::Restarted { name, result: Err(away) });
+    story.input(Input::Restarted { name, result: Err(away) });
     assert_eq!(story.restarts(), [""; 0], "first it looks again");
     assert_eq!(story.at(4).look(&[&exited("a", 1)]).restarts(), ["a"]);
     assert_eq!(story.service.durable().totals.restarts, 1);
@@ -298,17 +298,18 @@ fn a_healer_that_restarts_as_many_as_it_may_waits_until_one_is_done() {
     assert_eq!(begun.len(), 8);
     let wake = story.service.wake_at(story.now, true);
     assert!(wake.is_none_or(|at| at > story.now), "it would turn round and round: {wake:?}");
-    story.fact(Fact::Restarted { name: begun.remove(0), result: Ok(()) }).look(&down);
+    story.input(Input::Restarted { name: begun.remove(0), result: Ok(()) }).look(&down);
     assert!(matches!(story.act(), Some(Action::Restart { .. })));
 }
 
 /// The agent is stopped and started again, in this boot of the machine.
 fn comes_back(story: &mut Story, boot: &str) {
-    story.service.leave();
+    story.service.on_shutdown();
     let written = serde_json::to_vec(story.service.durable()).unwrap();
     let durable = serde_json::from_slice(&written).unwrap();
     let boot = Boot { now: boot.into(), before: story.service.boot.now.clone() };
-    story.service = Service::new(story.service.config.clone(), durable, boot, Occasion::Start, story.now).0;
+    story.service =
+        Service::new(story.service.config.clone(), durable, boot, StartReason::Start, story.now).0;
 }
 
 #[test]
@@ -322,7 +323,7 @@ fn what_the_machines_shutdown_ended_is_started_again_and_what_a_person_stopped_i
         let stopped = ended(&story, "stopped", 0, 5);
         story.at(10).look(&[&running("web"), &running("crashed"), &stopped]);
         comes_back(&mut story, boot);
-        story.event("id-crashed", Happening::Die { exit_code: 137 });
+        story.event("id-crashed", EventKind::Die { exit_code: 137 });
         let (web, crashed) = (ended(&story, "web", 0, 20), ended(&story, "crashed", 137, 20));
         let there = [&web, &crashed, &stopped];
         assert_eq!(story.at(60).look(&there).restarts(), [""; 0]);
@@ -353,14 +354,14 @@ fn what_ended_as_if_stopped_while_the_agent_was_away_and_nobody_tells_of_is_left
             story.service.config.clone(),
             durable,
             boot_of(boot, "one"),
-            Occasion::Start,
+            StartReason::Start,
             story.now,
         )
         .0;
         let ended = Container { finished_at: story.seconds(20), oom_killed, ..exited("a", code) };
         assert_eq!(story.look(&[&ended]).restarts(), [""; 0]);
         if told {
-            story.event("id-a", Happening::Die { exit_code: code });
+            story.event("id-a", EventKind::Die { exit_code: code });
         }
         assert_eq!(story.at(61).look(&[&ended]).restarts(), [""; 0]);
         assert_eq!(
@@ -431,7 +432,7 @@ fn a_container_that_is_well_for_some_seconds_after_each_restart_is_given_up_in_t
             let well = restarted_and_well(&mut story, second);
             assert_eq!(story.kinds(), [Kind::RESTARTING, Kind::RESTARTED], "said at once, round {round}");
             assert_eq!(story.status(), StatusValue::Ok);
-            assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, round - 1);
+            assert_eq!(story.service.snapshot(PullProgress::default()).status.restart_failures, round - 1);
             sick.started_at = well.started_at;
             story.at(second + 30).look(&[&sick]);
             kinds.extend(story.kinds());
@@ -461,7 +462,7 @@ fn a_restart_that_helped_for_long_is_no_failure_when_it_falls_ill_again() {
         sick.started_at = well.started_at;
         story.now = wake;
         story.look(&[&well]);
-        assert_eq!(story.service.durable().patients.len(), 0, "nothing is left to remember");
+        assert_eq!(story.service.durable().restart_states.len(), 0, "nothing is left to remember");
         second += 100;
     }
     let kinds = story.kinds();
@@ -499,13 +500,13 @@ fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
     let sick = with_health("a", HealthState::Unhealthy);
     story.look(&[&sick]);
     let well = restarted_and_well(&mut story, 0);
-    story.at(10).event("id-a", Happening::Stop).fact(Fact::EngineGap);
+    story.at(10).event("id-a", EventKind::Stop).input(Input::EngineGap);
     let ended = Container { finished_at: story.seconds(10), started_at: well.started_at, ..exited("a", 0) };
     story.at(11).look(&[&ended]).at(61).look(&[&ended]);
     restarted_and_well(&mut story, 61);
     let kinds = story.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
-    assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
+    assert_eq!(story.service.snapshot(PullProgress::default()).status.restart_failures, 0);
 }
 
 #[test]
@@ -515,7 +516,7 @@ fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_
     let generation = story.service.generation;
     for second in [0, 10, 20] {
         let result = Ok(vec![sick.clone(), down.clone()]);
-        story.at(second).fact(Fact::Looked { generation, meddled: true, result });
+        story.at(second).input(Input::Inspected { generation, meddled: true, result });
         assert_eq!(story.restarts(), [""; 0]);
     }
     assert_eq!(story.kinds(), []);
@@ -529,15 +530,15 @@ fn deploys(story: &mut Story, containers: &[&Container]) {
     let two = ImageId("sha256:two".into());
     while let Some(action) = story.act() {
         let Action::Step(step) = action else { panic!("expected steps only, got {action:?}") };
-        story.fact(Fact::Stepped(match step {
-            Step::Hold { .. } => StepResult::Held { missing: Vec::new() },
-            Step::Pull { .. } => StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())] },
+        story.input(Input::Stepped(match step {
+            Step::PinImages { .. } => StepResult::ImagesPinned { missing: Vec::new() },
+            Step::Pull { .. } => StepResult::PullProgress { ids: vec![(IMAGE.into(), two.clone())] },
             Step::Start { .. } => StepResult::Started {
                 up: Ok(String::new()),
                 named: Vec::new(),
                 containers: containers.iter().map(|c| (*c).clone()).collect(),
             },
-            Step::Release { .. } => StepResult::Released,
+            Step::Unpin { .. } => StepResult::Unpinned,
             other => panic!("{other:?}"),
         }));
     }
@@ -565,6 +566,6 @@ fn an_update_ends_the_treatment_of_the_containers_that_it_replaced_and_of_no_oth
     deploys(&mut story, &[]);
     story.at(31).look(&[&new, &sick[1]]);
     assert_eq!(story.kinds(), [Kind::UPDATED, Kind::RESTART_FAILED], "not that a restart of web helped");
-    let treated: Vec<&String> = story.service.durable().patients.keys().collect();
+    let treated: Vec<&String> = story.service.durable().restart_states.keys().collect();
     assert_eq!(treated, ["other"]);
 }

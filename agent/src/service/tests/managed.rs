@@ -1,7 +1,7 @@
 //! Stories of containers that systemd or podman keeps (DECISIONS 9).
 
 use super::*;
-use crate::ports::Manager;
+use crate::model::Manager;
 
 fn managed(container: Container) -> Container {
     Container { manager: Some(Manager::Unit("web.service".into())), ..container }
@@ -17,7 +17,7 @@ fn a_container_of_a_systemd_unit_is_not_updated() {
         assert_eq!(story.kinds(), []);
         // The same without an owner is.
         story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
-        assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))));
+        assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
     }
 }
 
@@ -54,13 +54,13 @@ fn the_others_of_a_project_with_a_unit_are_healed() {
 fn who_keeps_a_container_is_told_in_a_warning() {
     let mut story = Story::of(config());
     story.look(&[&managed(running("a")), &running("b")]);
-    let warnings = story.service.snapshot(Pulled::default()).warnings;
+    let warnings = story.service.snapshot(PullProgress::default()).warnings;
     assert_eq!(
         warnings,
         ["container a is kept by systemd (web.service): it is neither updated nor healed here"]
     );
     story.look(&[&running("a")]);
-    assert_eq!(story.service.snapshot(Pulled::default()).warnings, [""; 0]);
+    assert_eq!(story.service.snapshot(PullProgress::default()).warnings, [""; 0]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_service_that_was_frozen_as_not_found_goes_on_once_its_image_is_known() {
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     assert_eq!(story.service.durable().not_found.len(), 0);
     let action = story.act();
-    let Some(Action::Step(Step::Hold { images, .. })) = action else { panic!("{action:?}") };
+    let Some(Action::Step(Step::PinImages { images, .. })) = action else { panic!("{action:?}") };
     assert_eq!(images[0].source.as_ref().and_then(|source| source.digest.clone()), Some(digest('1')));
 }
 

@@ -1,7 +1,7 @@
 //! Stories of containers that use the network of another one.
 
 use super::*;
-use crate::ports::{ComposeError, FoundLender, Lender, Recreate};
+use crate::model::{ComposeError, CurrentOwner, NetworkOwner, UpMode};
 use crate::service::action::Step;
 
 /// An ID as compose gives it to the engine.
@@ -13,14 +13,14 @@ fn vpn_of(story: &Story, second: i64) -> Container {
 }
 
 /// `container`, which uses the network of that one.
-fn with_network_of(lender: &Container, container: &Container) -> Container {
-    let lender = Lender { given: lender.id.clone(), found: Some(FoundLender::of(lender)) };
-    Container { network_of: Some(lender), ..container.clone() }
+fn with_network_of(owner: &Container, container: &Container) -> Container {
+    let owner = NetworkOwner { given: owner.id.clone(), found: Some(CurrentOwner::of(owner)) };
+    Container { network_of: Some(owner), ..container.clone() }
 }
 
 /// `container`, which uses the network of one that is not there.
 fn with_network_of_none(given: &str, container: &Container) -> Container {
-    Container { network_of: Some(Lender { given: given.into(), found: None }), ..container.clone() }
+    Container { network_of: Some(NetworkOwner { given: given.into(), found: None }), ..container.clone() }
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_network_that_is_lost_again_soon_after_a_restart_that_helped_does_not_make_i
         assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTARTED]);
         story.at(began + 60);
     }
-    assert_eq!(story.service.snapshot(Pulled::default()).status.restart_failures, 0);
+    assert_eq!(story.service.snapshot(PullProgress::default()).status.restart_failures, 0);
 }
 
 #[test]
@@ -115,23 +115,23 @@ fn what_uses_the_network_of_a_container_that_was_replaced_is_made_anew_by_compos
     };
     let orphan = with_network_of_none(OLD_ID, &client);
     assert_eq!(story.at(10).look(&[&orphan]).act(), None, "whoever replaced it may be at it");
-    let Some(Action::Step(Step::Start { recreate, down: false, tags, .. })) =
+    let Some(Action::Step(Step::Start { up_mode, down: false, tags, .. })) =
         story.at(20).look(&[&orphan]).act()
     else {
         panic!("it is not made anew: {:?}", story.said)
     };
-    assert_eq!((recreate, tags), (Recreate::Only("client".into()), Vec::new()));
+    assert_eq!((up_mode, tags), (UpMode::ForceService("client".into()), Vec::new()));
     assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING]);
     let vpn = vpn_of(&story, 5);
     let anew = Container { id: "anew".into(), started_at: story.seconds(21), ..client };
     let anew = with_network_of(&vpn, &anew);
-    story.fact(Fact::Stepped(StepResult::Started {
+    story.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),
         named: Vec::new(),
         containers: vec![anew.clone()],
     }));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Release { .. }))));
-    story.fact(Fact::Stepped(StepResult::Released)).at(22).look(&[&anew]);
+    assert!(matches!(story.act(), Some(Action::Step(Step::Unpin { .. }))));
+    story.input(Input::Stepped(StepResult::Unpinned)).at(22).look(&[&anew]);
     assert_eq!(story.kinds(), [Kind::RESTARTED]);
     assert_eq!(story.at(600).look(&[&anew]).act(), None);
     assert_eq!(story.kinds(), []);
@@ -152,14 +152,14 @@ fn one_that_can_not_be_made_anew_waits_until_its_provider_is_back() {
         ..with_network_of_none("vpn", &client)
     };
     let error = ComposeError { cause: "No such container: vpn".into(), output: String::new() };
-    story.fact(Fact::Stepped(StepResult::Started {
+    story.input(Input::Stepped(StepResult::Started {
         up: Err(error),
         named: Vec::new(),
         containers: vec![half.clone()],
     }));
-    assert!(matches!(story.act(), Some(Action::Step(Step::TagsBack { .. }))));
-    story.fact(Fact::Stepped(StepResult::TagsBack)).act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+    story.input(Input::Stepped(StepResult::TagsRestored)).act();
+    story.input(Input::Stepped(StepResult::Unpinned));
     for at in [100, 1000, 5000, 50_000] {
         assert_eq!(story.at(at).look(&[&half]).restarts(), [""; 0]);
     }

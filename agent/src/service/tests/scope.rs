@@ -16,7 +16,7 @@ fn made(service: &str, image: &str, version: &str, round: u32) -> Container {
 }
 
 fn pulled() -> StepResult {
-    StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] }
+    StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] }
 }
 
 fn up(named: &[&str], containers: &[&Container]) -> StepResult {
@@ -33,15 +33,15 @@ impl Story {
         loop {
             match self.act() {
                 Some(Action::Step(Step::Start { scope, .. })) => {
-                    self.fact(Fact::Stepped(result));
+                    self.input(Input::Stepped(result));
                     return scope;
                 }
-                Some(Action::Step(Step::Hold { .. })) => {
-                    self.fact(Fact::Stepped(StepResult::Held { missing: Vec::new() }))
+                Some(Action::Step(Step::PinImages { .. })) => {
+                    self.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }))
                 }
-                Some(Action::Step(Step::Pull { .. })) => self.fact(Fact::Stepped(pulled())),
-                Some(Action::Step(Step::Evidence { .. })) => {
-                    self.fact(Fact::Stepped(StepResult::Evidence { log: String::new() }))
+                Some(Action::Step(Step::Pull { .. })) => self.input(Input::Stepped(pulled())),
+                Some(Action::Step(Step::Diagnose { .. })) => {
+                    self.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }))
                 }
                 other => panic!("no `up` is due, but {other:?}"),
             };
@@ -84,7 +84,7 @@ fn the_whole_project_is_brought_up_where_nothing_of_it_runs_and_where_a_person_r
     assert!(story.brought_up(up(&["web"], &[&made("web", IMAGE, "v2", 2)])).is_some(), "it is not stopped");
 
     let mut story = Story::of(config());
-    story.service.ask(Ask::Redeploy, story.now);
+    story.service.ask(ServiceRequest::Redeploy, story.now);
     story.check(observed('2', &v1, &[&made("web", IMAGE, "v1", 1)]));
     let bad = Container { state: State::Exited, exit_code: 1, ..made("web", IMAGE, "v2", 2) };
     assert_eq!(story.brought_up(up(&[], &[&bad])), None);
@@ -139,7 +139,7 @@ fn an_edit_of_the_files_that_an_update_leaves_alone_is_applied_after_it() {
     story.at(60).look(&[&new, &made("db", DB, "db", 1)]);
     assert!(story.kinds().contains(&Kind::UPDATED));
     story.act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    story.input(Input::Stepped(StepResult::Unpinned));
     story.at(70).check(seen('2', "v2", &['2'], "two", &new));
     assert_eq!(story.brought_up(up(&[], &[&new])), None, "the whole project, since its files changed");
     assert_eq!(story.kinds(), [Kind::COMPOSE_DRIFT]);
@@ -147,12 +147,12 @@ fn an_edit_of_the_files_that_an_update_leaves_alone_is_applied_after_it() {
 
 #[test]
 fn what_uses_the_network_of_a_container_by_its_name_is_tied_to_its_service() {
-    use crate::ports::{FoundLender, Lender};
+    use crate::model::{CurrentOwner, NetworkOwner};
     let mut story = Story::of(config());
     let web = made("web", IMAGE, "v1", 1);
-    let lender = Lender { given: "web".into(), found: Some(FoundLender::of(&web)) };
+    let owner = NetworkOwner { given: "web".into(), found: Some(CurrentOwner::of(&web)) };
     let side =
-        Container { network_of: Some(lender), restarts_with: vec!["db".into()], ..made("side", DB, "db", 1) };
+        Container { network_of: Some(owner), restarts_with: vec!["db".into()], ..made("side", DB, "db", 1) };
     story.check(observed('2', &[local("sha256:v1", &['1'])], &[&web, &side]));
     let scope = story.brought_up(up(&["web"], &[&web, &side])).expect("it keeps to something");
     assert_eq!(scope.before[1].restarts_with, ["db", "web"]);

@@ -1,6 +1,6 @@
 //! What is shown and told follows what is: images that run, registries that are silent, people who act.
 
-use super::super::fact::Unanswered;
+use super::super::input::Unanswered;
 use super::super::outcome::DeployOutcome;
 use super::*;
 
@@ -9,7 +9,7 @@ const DEAD: &str = "registry.example.com/db:1";
 /// The same where a second image belongs to a registry that gives no digest.
 fn beside_a_silent_registry(mut seen: Observation, why: &Unanswered, tagged: &str) -> Observation {
     seen.images.push(ImageView {
-        text: DEAD.into(),
+        configured: DEAD.into(),
         reference: Reference::parse(DEAD).unwrap(),
         remote: None,
         running: Vec::new(),
@@ -21,7 +21,7 @@ fn beside_a_silent_registry(mut seen: Observation, why: &Unanswered, tagged: &st
 
 fn two_images() -> ServiceConfig {
     let mut images = config().images;
-    images.push(ConfiguredImage { text: DEAD.into(), reference: Reference::parse(DEAD).unwrap() });
+    images.push(ConfiguredImage { configured: DEAD.into(), reference: Reference::parse(DEAD).unwrap() });
     ServiceConfig { images, ..config() }
 }
 
@@ -35,10 +35,12 @@ fn a_registry_that_is_dead_or_hangs_holds_up_neither_the_other_image_nor_its_upd
         let mut story = Story::of(two_images());
         let seen = observed('2', &[local("sha256:one", &['1'])], &[&running("a")]);
         story.check(beside_a_silent_registry(seen, &why, "sha256:db"));
-        let Some(Action::Step(Step::Hold { images, .. })) = story.act() else { panic!("{why:?}: no update") };
+        let Some(Action::Step(Step::PinImages { images, .. })) = story.act() else {
+            panic!("{why:?}: no update")
+        };
         assert_eq!(images.iter().map(|image| image.id.0.as_str()).collect::<Vec<_>>(), ["sha256:one"]);
-        let moves = &story.service.durable().deployment.as_ref().unwrap().moves;
-        assert_eq!(moves.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), [IMAGE]);
+        let image_changes = &story.service.durable().deployment.as_ref().unwrap().image_changes;
+        assert_eq!(image_changes.iter().map(|m| m.configured.as_str()).collect::<Vec<_>>(), [IMAGE]);
     }
 }
 
@@ -87,9 +89,9 @@ fn a_dead_registry_is_one_fault_that_a_start_does_not_clear() {
     story.at(60).check(seen(&exited("a", 143)));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))));
     let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("a")] };
-    story.fact(Fact::Stepped(up));
+    story.input(Input::Stepped(up));
     story.act();
-    story.fact(Fact::Stepped(StepResult::Released));
+    story.input(Input::Stepped(StepResult::Unpinned));
     story.at(70).check(seen(&running("a")));
     assert_eq!((story.kinds(), story.status()), (vec![Kind::STARTED], StatusValue::Errored));
     story.at(80).check(observed('1', &[local("sha256:one", &['1'])], &[&running("a")]));
@@ -103,15 +105,15 @@ fn the_first_part_of_a_check_tells_no_fault_and_the_rest_does() {
         let seen = observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
         beside_a_silent_registry(seen, why, "sha256:db")
     };
-    story.service.ask(Ask::Check, story.now);
+    story.service.ask(ServiceRequest::Check, story.now);
     assert!(matches!(story.service.next(story.now, true), Some(Action::Check { asked: true, .. })));
     let generation = story.service.generation;
     let result = Ok(seen(&Unanswered::Pending));
-    story.fact(Fact::Checked { generation, asked: true, result });
+    story.input(Input::Checked { generation, asked: true, result });
     assert_eq!(story.kinds(), []);
     assert_eq!(story.record().check_status, evenkeel_common::wire::CheckStatus::Checking);
     assert_eq!(story.record().last_check, None);
-    story.fact(Fact::Checked { generation, asked: true, result: Ok(seen(&failed())) });
+    story.input(Input::Checked { generation, asked: true, result: Ok(seen(&failed())) });
     assert_eq!(story.kinds(), [Kind::TRIGGER_FAILED, Kind::ERROR]);
     assert_eq!(story.record().check_status, evenkeel_common::wire::CheckStatus::Idle);
 }
@@ -128,10 +130,10 @@ fn the_digest_that_is_shown_is_the_one_that_runs_when_the_update_is_counted_and_
     let mut story = on_probation();
     story.at(1).look(&[&crashed]).at(2).look(&[&crashed]);
     story.act();
-    story.fact(Fact::Stepped(StepResult::Evidence { log: String::new() }));
+    story.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
     story.act();
     let back = Container { id: "id-back".into(), ..running("a") };
-    story.fact(Fact::Stepped(StepResult::Started {
+    story.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),
         named: Vec::new(),
         containers: vec![back.clone()],
@@ -144,22 +146,22 @@ fn the_digest_that_is_shown_is_the_one_that_runs_when_the_update_is_counted_and_
 #[test]
 fn the_digest_follows_a_redeploy_also_where_nothing_else_is_checked() {
     let mut story = Story::of(ServiceConfig { auto_update: false, ..config() });
-    assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Accepted);
+    assert_eq!(story.service.ask(ServiceRequest::Redeploy, story.now).0, ServiceReply::Accepted);
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     let new = Container { id: "id-new".into(), image: ImageId("sha256:two".into()), ..running("a") };
     for result in [
-        StepResult::Held { missing: Vec::new() },
-        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::ImagesPinned { missing: Vec::new() },
+        StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));
-        story.fact(Fact::Stepped(result));
+        story.input(Input::Stepped(result));
     }
     story.at(11).look(&[&new]);
     assert_eq!(story.record().updates_total, 1);
     assert_eq!(story.record().images.unwrap()[0].digest, digest('2').to_string());
-    assert!(matches!(story.act(), Some(Action::Step(Step::Release { .. }))));
-    story.fact(Fact::Stepped(StepResult::Released));
+    assert!(matches!(story.act(), Some(Action::Step(Step::Unpin { .. }))));
+    story.input(Input::Stepped(StepResult::Unpinned));
     let next = story.service.next(story.now, true);
     assert!(matches!(next, Some(Action::Check { images: false, .. })), "sizes are read once more: {next:?}");
 }
@@ -171,7 +173,7 @@ fn a_probation_that_somebody_broke_off_is_no_success() {
     let crashed = Container { state: State::Exited, exit_code: 1, ..new.clone() };
     for (there, expected) in [
         (&new, Some(DeployOutcome::Succeeded)),
-        (&other, Some(DeployOutcome::BrokenOff)),
+        (&other, Some(DeployOutcome::Inconclusive)),
         // Not decided: it is to be undone first.
         (&crashed, None),
     ] {
@@ -194,7 +196,7 @@ fn a_project_that_a_person_stopped_says_that() {
     for code in [0, 143] {
         let mut story = Story::of(ServiceConfig { auto_update: false, ..config() });
         story.look(&[&running("a")]);
-        story.event("id-a", Happening::Kill { signal: Some(15) }).event("id-a", Happening::Stop);
+        story.event("id-a", EventKind::Kill { signal: Some(15) }).event("id-a", EventKind::Stop);
         story.at(2).look(&[&ended(code)]);
         assert_eq!(
             (story.status(), reason(&story).as_deref()),
@@ -209,32 +211,38 @@ fn a_project_that_a_person_stopped_says_that() {
 fn a_request_that_is_skipped_changes_nothing_and_one_for_all_ends_exhausted_as_one_for_this_service() {
     let exhausted = |config: ServiceConfig| {
         let mut story = Story::of(config);
-        let patient = patient_that_is_exhausted();
-        story.service.durable.patients.insert("a".into(), patient);
+        let restart = patient_that_is_exhausted();
+        story.service.durable.restart_states.insert("a".into(), restart);
         story
     };
     let no_updates = ServiceConfig { auto_update: false, ..config() };
     let mut story = exhausted(no_updates.clone());
     let before = story.service.durable().clone();
-    assert_eq!(story.service.ask(Ask::Check, story.now).0, Answer::Skipped("auto_update is false"));
+    assert_eq!(
+        story.service.ask(ServiceRequest::Check, story.now).0,
+        ServiceReply::Skipped("auto_update is false")
+    );
     story.service.asked_with_all();
     assert_eq!(*story.service.durable(), before);
     assert_eq!(story.status(), StatusValue::Exhausted);
     let no_files = ServiceConfig { compose_files: Vec::new(), ..config() };
     let mut story = exhausted(no_files);
-    assert_eq!(story.service.ask(Ask::Redeploy, story.now).0, Answer::Skipped("no compose files configured"));
+    assert_eq!(
+        story.service.ask(ServiceRequest::Redeploy, story.now).0,
+        ServiceReply::Skipped("no compose files configured")
+    );
     assert_eq!(story.status(), StatusValue::Exhausted);
 
     let mut one = exhausted(config());
-    assert_eq!(one.service.ask(Ask::Check, one.now).0, Answer::Accepted);
+    assert_eq!(one.service.ask(ServiceRequest::Check, one.now).0, ServiceReply::Accepted);
     let mut all = exhausted(config());
     all.service.asked_with_all();
-    assert_eq!(one.service.durable().patients, all.service.durable().patients);
+    assert_eq!(one.service.durable().restart_states, all.service.durable().restart_states);
     assert_ne!(all.status(), StatusValue::Exhausted);
 }
 
-fn patient_that_is_exhausted() -> super::super::patient::Patient {
-    super::super::patient::Patient { failures: 3, exhausted: true, ..Default::default() }
+fn patient_that_is_exhausted() -> super::super::restart_state::RestartState {
+    super::super::restart_state::RestartState { failures: 3, exhausted: true, ..Default::default() }
 }
 
 #[test]
@@ -249,8 +257,9 @@ fn what_is_polled_has_a_next_check_whatever_it_is_polled_for() {
         (none, false),
     ] {
         let story = Story::of(config);
-        let around = Around { now: story.now, next_poll: Some(next), engine_error: None, state_error: None };
-        let record = story.service.snapshot(Pulled::default()).record(&around);
+        let around =
+            StatusContext { now: story.now, next_poll: Some(next), engine_error: None, state_error: None };
+        let record = story.service.snapshot(PullProgress::default()).record(&around);
         assert_eq!(record.next_check.is_some(), polled, "{record:?}");
     }
 }

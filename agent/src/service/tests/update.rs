@@ -1,7 +1,7 @@
 //! Stories of deployments whose project is more than the one container that is updated, and of people who act meanwhile.
 
 use super::*;
-use crate::ports::{ComposeError, Recreate};
+use crate::model::{ComposeError, UpMode};
 
 const DB: &str = "localhost:5000/db:1";
 
@@ -28,8 +28,8 @@ impl Story {
     /// The registry has version 2: brought up with what compose leaves then.
     fn brings_up(&mut self, before: &[&Container], after: &[&Container]) -> &mut Self {
         self.check(observed('2', &[v1()], before));
-        self.takes_step(StepResult::Held { missing: Vec::new() });
-        self.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+        self.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        self.takes_step(StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
         self.is_up(after)
     }
 
@@ -37,7 +37,7 @@ impl Story {
     fn takes_step(&mut self, result: StepResult) -> Step {
         let action = self.act();
         let Some(Action::Step(step)) = action else { panic!("no step is due, but {action:?}") };
-        self.fact(Fact::Stepped(result));
+        self.input(Input::Stepped(result));
         step
     }
 
@@ -49,7 +49,7 @@ impl Story {
 
     /// The way back from a failure, up to what compose leaves.
     fn goes_back(&mut self, after: &[&Container]) -> Step {
-        self.takes_step(StepResult::Evidence { log: String::new() });
+        self.takes_step(StepResult::Diagnosed { log: String::new() });
         let containers = after.iter().map(|c| (*c).clone()).collect();
         self.takes_step(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers })
     }
@@ -87,7 +87,7 @@ fn a_container_that_compose_does_not_bring_along_holds_up_no_update_and_is_named
     assert_eq!(story.last().event, Kind::UPDATED);
     assert!(story.last().reason.as_ref().is_some_and(|why| why.contains("orphan")), "{:?}", story.last());
     assert!(!story.is_blocked());
-    story.takes_step(StepResult::Released);
+    story.takes_step(StepResult::Unpinned);
     // It stays on the old image, and that is no news.
     story.at(20).check(observed('2', &[v1(), v2()], &[&orphan, &new]));
     assert_eq!(story.act(), None);
@@ -128,7 +128,7 @@ fn one_that_was_well_and_fails_with_the_new_image_leads_back_and_is_told_when_it
         story.at(400).look(&[&back, &last]);
         assert_eq!(story.last().event, Kind::ROLLED_BACK, "{:?}", story.said);
         assert!(story.last().message.contains(words), "{}", story.last().message);
-        assert!(story.is_blocked() && !story.service.durable().given_up);
+        assert!(story.is_blocked() && !story.service.durable().rollback_failed);
     }
 }
 
@@ -153,15 +153,15 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
     let (old, bad) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
     let (db1, db2) = (on("db", DB, "db1", 1), on("db", DB, "db2", 2));
     story.check(observed('2', &[v1()], &[&old, &db1]));
-    story.takes_step(StepResult::Held { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
-    let others = |step: &Step| match step {
+    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    story.takes_step(StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    let sibling_tags = |step: &Step| match step {
         Step::Start { displaced, .. } => displaced.clone(),
         step => panic!("{step:?}"),
     };
     let held_on = |image: &str| {
         let named = ImageId("sha256:elsewhere".into());
-        vec![Displaced {
+        vec![DisplacedTag {
             tag: Reference::parse(DB).unwrap(),
             runs: ImageId(format!("sha256:{image}")),
             named,
@@ -171,16 +171,16 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
     let step = story.service.next(story.now, true);
     assert!(matches!(step, Some(Action::Step(Step::ReadTags { .. }))), "{step:?}");
     let displaced = held_on("db1");
-    story.fact(Fact::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
+    story.input(Input::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
     assert_eq!(story.service.durable().deployment.as_ref().unwrap().displaced, Some(displaced));
     let up =
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![bad.clone(), db1] };
-    assert_eq!(others(&story.takes_step(up)), held_on("db1"));
+    assert_eq!(sibling_tags(&story.takes_step(up)), held_on("db1"));
     // Meanwhile a person has brought it to another image.
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad };
     story.at(2).look(&[&crashed, &db2]).at(3).look(&[&crashed, &db2]);
     let back = on("web", IMAGE, "v1", 3);
-    assert_eq!(others(&story.goes_back(&[&back, &db2])), held_on("db2"));
+    assert_eq!(sibling_tags(&story.goes_back(&[&back, &db2])), held_on("db2"));
     story.at(20).look(&[&back, &db2]);
     assert_eq!(story.last().event, Kind::ROLLED_BACK);
 }
@@ -190,7 +190,7 @@ fn a_restart_by_a_person_only_begins_the_probation_anew() {
     let mut story = Story::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
     story.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(5);
-    story.event("web-2", Happening::Stop);
+    story.event("web-2", EventKind::Stop);
     let again = Container { started_at: story.seconds(6), ..new };
     story.at(6).look(&[&again]).at(11).look(&[&again]);
     assert_eq!(story.said, [], "the new run has not lasted long enough");
@@ -214,18 +214,18 @@ fn what_a_person_stops_removes_or_replaces_is_neither_blocked_nor_undone_and_jud
         let mut story = Story::of(config());
         story.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&new]).at(1).look(&[&new]).at(5);
         if words.starts_with("stopped") {
-            story.event("web-2", Happening::Stop);
+            story.event("web-2", EventKind::Stop);
         }
         story.look(there).at(11).look(there);
         assert_eq!(story.kinds(), [Kind::ERROR], "{words}");
         assert!(!story.is_blocked(), "{words}");
-        let fault = story.service.snapshot(Pulled::default()).status.errored.unwrap_or_default();
+        let fault = story.service.snapshot(PullProgress::default()).status.errored.unwrap_or_default();
         assert!(fault.contains(words), "{fault}");
-        story.takes_step(StepResult::Released);
+        story.takes_step(StepResult::Unpinned);
         // Found running again, it has to prove itself where it is.
         story.at(60).check(observed('2', &[v2()], &[&new]));
-        story.takes_step(StepResult::Held { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+        story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        story.takes_step(StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
         story.is_up(&[&new]).at(71).look(&[&new]);
         let updated = story.said.iter().find(|said| said.event == Kind::UPDATED);
         let updated = updated.unwrap_or_else(|| panic!("{words}: {:?}", story.said));
@@ -239,33 +239,35 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
     let bad = Container { state: State::Running, ..on("web", IMAGE, "v2", 2) };
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
     let home = on("web", IMAGE, "v1", 3);
-    for (ask, kind) in [(Ask::Redeploy, Kind::FORCE_REDEPLOY), (Ask::Check, Kind::ROLLED_BACK)] {
+    for (ask, kind) in
+        [(ServiceRequest::Redeploy, Kind::FORCE_REDEPLOY), (ServiceRequest::Check, Kind::ROLLED_BACK)]
+    {
         let mut story = Story::of(config());
         story.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
         story.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-        story.takes_step(StepResult::Evidence { log: String::new() });
+        story.takes_step(StepResult::Diagnosed { log: String::new() });
         let mut waits = 3;
         let mut recreates = Vec::new();
-        while story.service.durable().given_up.eq(&false) {
+        while story.service.durable().rollback_failed.eq(&false) {
             let error = ComposeError { cause: "env file x does not exist".into(), output: String::new() };
             let failed =
                 StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
-            let Step::Start { recreate, .. } = story.takes_step(failed) else { panic!("not the way back") };
-            recreates.push(recreate);
+            let Step::Start { up_mode, .. } = story.takes_step(failed) else { panic!("not the way back") };
+            recreates.push(up_mode);
             waits += 40;
             story.at(waits);
         }
-        assert_eq!(recreates[..2], [Recreate::Changed, Recreate::Alone(vec!["web".into()])]);
+        assert_eq!(recreates[..2], [UpMode::Changed, UpMode::Services(vec!["web".into()])]);
         assert_eq!(story.last().event, Kind::ROLLBACK_FAILED);
         assert!(story.last().output.contains("web: running"), "{}", story.last().output);
-        story.takes_step(StepResult::Released);
+        story.takes_step(StepResult::Unpinned);
 
         story.service.ask(ask, story.now);
         let generation = story.service.generation;
         let result = Ok(observed('2', &[v2()], &[&bad]));
-        story.fact(Fact::Checked { generation, asked: ask == Ask::Check, result });
-        story.takes_step(StepResult::Held { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled { ids: Vec::new() });
+        story.input(Input::Checked { generation, asked: ask == ServiceRequest::Check, result });
+        story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        story.takes_step(StepResult::PullProgress { ids: Vec::new() });
         let up =
             StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![home.clone()] };
         let Step::Start { tags, .. } = story.takes_step(up) else { panic!("nothing is brought up") };
@@ -273,7 +275,7 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
         assert_eq!(image.id, ImageId("sha256:v1".into()));
         story.at(waits + 100).look(&[&home]);
         assert_eq!(story.last().event, kind, "{:?}", story.said);
-        assert!(story.is_blocked() && !story.service.durable().given_up);
+        assert!(story.is_blocked() && !story.service.durable().rollback_failed);
     }
 }
 
@@ -293,14 +295,14 @@ fn an_image_that_only_lost_its_block_has_to_prove_itself() {
                 named: Vec::new(),
                 containers: vec![bad.clone()],
             };
-            story.fact(Fact::Stepped(up));
+            story.input(Input::Stepped(up));
         }
     }
-    assert!(story.service.durable().given_up, "{:?}", story.said);
-    story.fact(Fact::Stepped(StepResult::Released));
-    story.service.ask(Ask::Unblock, story.now);
+    assert!(story.service.durable().rollback_failed, "{:?}", story.said);
+    story.input(Input::Stepped(StepResult::Unpinned));
+    story.service.ask(ServiceRequest::Unblock, story.now);
     story.check(observed('2', &[v2()], &[&bad]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Hold { .. }))), "it is taken for proven");
+    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))), "it is taken for proven");
 }
 
 #[test]
@@ -319,10 +321,10 @@ fn the_black_box_is_that_of_the_container_that_failed_and_not_of_one_that_waits_
     let waits = Container { state: State::Created, ..api };
     let ill = Container { health: Some(HealthState::Unhealthy), ..web };
     story.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1), &on("api", DB, "db", 1)]));
-    story.takes_step(StepResult::Held { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    story.takes_step(StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
     let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
     story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![waits, ill] });
     let evidence = story.act();
-    assert_eq!(evidence, Some(Action::Step(Step::Evidence { container: "web-2".into() })));
+    assert_eq!(evidence, Some(Action::Step(Step::Diagnose { container: "web-2".into() })));
 }

@@ -1,0 +1,368 @@
+//! Variables from an env file by compose's own rules, for the child alone (never for our process).
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tokio::io::AsyncReadExt as _;
+
+use crate::model::text::plainly;
+
+/// No honest env file is larger; a device or a mistake would be.
+const LIMIT: u64 = 1024 * 1024;
+/// Defaults inside defaults.
+const MAX_DEPTH: u32 = 20;
+/// All values together; the system gives a child no more. Lines that double each other's value get here fast.
+const MAX_VALUES: usize = 2 * 1024 * 1024;
+
+/// Why an env file can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EnvFileError {
+    #[error("env_file {path}: {reason}")]
+    File { path: PathBuf, reason: String },
+    #[error("env_file {path}, line {line}: {reason}")]
+    Line { path: PathBuf, line: usize, reason: String },
+}
+
+/// Reads and parses the file at `path`. As with compose itself, what `environment` has wins over the file where a
+/// value refers to a variable.
+pub(super) async fn read(
+    path: &Path,
+    environment: &[(OsString, OsString)],
+) -> Result<Vec<(String, String)>, EnvFileError> {
+    let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
+    let failed = |error: std::io::Error| fault(plainly(&error));
+    // Opening a pipe would wait for a writer for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
+    let meta = file.metadata().await.map_err(failed)?;
+    if !meta.is_file() {
+        return Err(fault(if meta.is_dir() { "is a directory" } else { "is not a regular file" }.to_owned()));
+    }
+    if meta.len() > LIMIT {
+        return Err(fault(format!("is larger than {LIMIT} bytes")));
+    }
+    let mut text = Vec::new();
+    file.take(LIMIT).read_to_end(&mut text).await.map_err(failed)?;
+    let text = String::from_utf8(text).map_err(|_| fault("is not UTF-8 text".to_owned()))?;
+    let outside = |name: &str| {
+        let (_, value) = environment.iter().find(|(known, _)| known == name)?;
+        value.to_str().map(str::to_owned)
+    };
+    parse(&text, &outside).map_err(|(line, reason)| EnvFileError::Line {
+        path: path.to_owned(),
+        line,
+        reason,
+    })
+}
+
+/// Values never appear in reasons: they are secrets as a rule.
+type Fault = (usize, String);
+
+/// `KEY=value` or `KEY: value`, `export` before it, comments, both kinds of quotes (also over several lines),
+/// `$NAME` and `${NAME}` with defaults. A key alone asks for what the environment has, so it adds nothing.
+fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fault> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new(), size: 0 };
+    let mut rest = text;
+    let line_at = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
+    loop {
+        rest = rest.trim_start();
+        if rest.is_empty() {
+            return Ok(found.in_order);
+        }
+        if rest.starts_with('#') {
+            rest = rest.split_once('\n').map_or("", |(_, next)| next);
+            continue;
+        }
+        let begin = rest;
+        let fault = |reason: &str| (line_at(begin), reason.to_owned());
+        let statement = match rest.strip_prefix("export") {
+            Some(after) if after.starts_with([' ', '\t']) => after.trim_start_matches([' ', '\t']),
+            _ => rest,
+        };
+        let end = statement.find(['=', ':', '\n']).unwrap_or(statement.len());
+        let key = statement[..end].trim();
+        if key.is_empty() {
+            return Err(fault("a name is missing before the sign"));
+        }
+        if !key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']')) {
+            return Err(fault("a name may only have letters, digits, _ . and - (is there a = ?)"));
+        }
+        if !statement[end..].starts_with(['=', ':']) {
+            rest = &statement[end..];
+            continue;
+        }
+        let value = statement[end + 1..].trim_start_matches([' ', '\t', '\r']);
+        let text;
+        (text, rest) = if let Some(quote @ ('"' | '\'')) = value.chars().next() {
+            let (inner, after) =
+                quoted(&value[1..], quote).ok_or_else(|| fault("the quote is not closed"))?;
+            match quote {
+                '"' => (found.substitute(&unescape(&inner), 0).map_err(|reason| fault(&reason))?, after),
+                _ => (inner, after),
+            }
+        } else {
+            let (value, after) = value.split_once('\n').unwrap_or((value, ""));
+            let value = value.split(" #").next().unwrap_or_default().trim_end();
+            (found.substitute(value, 0).map_err(|reason| fault(&reason))?, after)
+        };
+        if text.contains('\0') {
+            return Err(fault("a value can't have a zero byte"));
+        }
+        found.add(key, text);
+    }
+}
+
+/// The text up to the closing quote and what follows it. A backslash before the quote keeps it.
+fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut inner = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c == quote {
+            return Some((inner, &text[at + c.len_utf8()..]));
+        }
+        if c == '\\' {
+            let (_, next) = chars.next()?;
+            if next != quote {
+                inner.push('\\');
+            }
+            inner.push(next);
+        } else {
+            inner.push(c);
+        }
+    }
+    None
+}
+
+/// Backslash sequences of a shell. An escaped dollar stays out of substitution.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some('r') => out.push('\r'),
+            Some('t') => out.push('\t'),
+            Some('a') => out.push('\u{7}'),
+            Some('b') => out.push('\u{8}'),
+            Some('f') => out.push('\u{c}'),
+            Some('v') => out.push('\u{b}'),
+            Some('"') => out.push('"'),
+            Some('\\') | None => out.push('\\'),
+            Some('$') => out.push_str("$$"),
+            Some(other) => out.extend(['\\', other]),
+        }
+    }
+    out
+}
+
+/// Reads a variable of the environment.
+type Outside<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// Variables so far.
+struct Found<'a> {
+    outside: &'a Outside<'a>,
+    in_order: Vec<(String, String)>,
+    place: HashMap<String, usize>,
+    size: usize,
+}
+
+impl Found<'_> {
+    fn add(&mut self, key: &str, value: String) {
+        self.size += value.len();
+        if let Some(at) = self.place.get(key) {
+            self.in_order[*at].1 = value;
+        } else {
+            self.place.insert(key.to_owned(), self.in_order.len());
+            self.in_order.push((key.to_owned(), value));
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        (self.outside)(key).or_else(|| self.place.get(key).map(|at| self.in_order[*at].1.clone()))
+    }
+
+    /// Puts in variables of the environment and from further up in the file. A dollar that starts no name is one.
+    fn substitute(&self, text: &str, depth: u32) -> Result<String, String> {
+        if depth > MAX_DEPTH {
+            return Err("too many ${…} inside each other".to_owned());
+        }
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            if self.size + out.len() > MAX_VALUES {
+                return Err(format!("the values up to here are longer than {MAX_VALUES} bytes"));
+            }
+            out.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                out.push('$');
+                rest = after;
+            } else if let Some(inner) = rest.strip_prefix('{') {
+                let end = closing_brace(inner).ok_or("a ${ is not closed")?;
+                out.push_str(&self.braced(&inner[..end], depth)?);
+                rest = &inner[end + 1..];
+            } else {
+                let name = name_at(rest);
+                if name.is_empty() {
+                    out.push('$');
+                }
+                out.push_str(&self.get(name).unwrap_or_default());
+                rest = &rest[name.len()..];
+            }
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// What stands between the braces: a name, or a name with a default, a replacement or a demand.
+    fn braced(&self, inner: &str, depth: u32) -> Result<String, String> {
+        let name = name_at(inner);
+        if name.is_empty() {
+            return Err("a ${ must be followed by a name".to_owned());
+        }
+        let operator = &inner[name.len()..];
+        let (strict, operator) = match operator.strip_prefix(':') {
+            Some(operator) => (true, operator),
+            None => (false, operator),
+        };
+        // With a colon an empty value counts as none.
+        let value = self.get(name).filter(|value| !(strict && value.is_empty()));
+        if operator.is_empty() && !strict {
+            return Ok(value.unwrap_or_default());
+        }
+        let (sign, word) = operator.split_at_checked(1).ok_or("a ${…} is not complete")?;
+        match (sign, value) {
+            ("-", None) | ("+", Some(_)) => self.substitute(word, depth + 1),
+            ("-" | "?", Some(value)) => Ok(value),
+            ("+", None) => Ok(String::new()),
+            ("?", None) => Err(format!("{name} has no value: {}", self.substitute(word, depth + 1)?)),
+            _ => {
+                Err("a ${…} has a sign that means nothing (- + ? and the same with a colon are known)"
+                    .to_owned())
+            }
+        }
+    }
+}
+
+fn name_at(text: &str) -> &str {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.starts_with(|c: char| c.is_ascii_digit()) {
+        return "";
+    }
+    &text[..text.find(|c| !word(c)).unwrap_or(text.len())]
+}
+
+/// Where the brace ends that is open at the start.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut open = 1;
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' if before == '$' => open += 1,
+            '}' => open -= 1,
+            _ => {}
+        }
+        if open == 0 {
+            return Some(at);
+        }
+        before = c;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Vec<(String, String)> {
+        parse(text, &|_| None).unwrap()
+    }
+
+    fn one(text: &str) -> String {
+        parsed(text).pop().unwrap().1
+    }
+
+    fn fault(text: &str) -> Fault {
+        parse(text, &|_| None).unwrap_err()
+    }
+
+    #[test]
+    fn plain_lines_comments_and_export_are_understood() {
+        let text =
+            "\u{feff}# comment\n\nA=1\r\n  export B = two words \nC: yaml\nD=\nE=x#y #z\nF\nG=http://h/#a\n";
+        let pairs: Vec<_> = parsed(text).into_iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(pairs, ["A=1", "B=two words", "C=yaml", "D=", "E=x#y", "G=http://h/#a"]);
+    }
+
+    #[test]
+    fn quotes_keep_spaces_comment_signs_and_lines() {
+        assert_eq!(one("A=\" a # b \" # c"), " a # b ");
+        assert_eq!(one("A='a $B \\n'"), "a $B \\n");
+        assert_eq!(one("A='it\\'s'"), "it's");
+        assert_eq!(one("A=\"say \\\"x\\\"\\tend\\\\\""), "say \"x\"\tend\\");
+        assert_eq!(one("A=\"one\ntwo\"\n"), "one\ntwo");
+        assert_eq!(parsed("A='1\n2'\nB=3").len(), 2);
+    }
+
+    #[test]
+    fn variables_from_further_up_are_put_in() {
+        assert_eq!(one("A=x\nB=$A-${A}_$$A"), "x-x_$A");
+        assert_eq!(one("A=x\nB=\"\\$A ${A}\""), "$A x");
+        assert_eq!(one("B=[$NONE]"), "[]");
+        assert_eq!(one("E=\nB=${E:-d}${E-d}${N-${E:-deep}}"), "ddeep");
+        assert_eq!(one("A=x\nB=${A:+set}${N+unset}"), "set");
+        assert_eq!(one("A=x\nA=${A}y"), "xy");
+        assert_eq!(one("A=p$!w$1$"), "p$!w$1$", "a password");
+        let outside = |name: &str| (name == "HOME").then(|| "/root".to_owned());
+        assert_eq!(parse("HOME=/x\nA=$HOME", &outside).unwrap()[1].1, "/root", "as compose does");
+    }
+
+    #[test]
+    fn a_faulty_line_is_named_without_its_value() {
+        for (text, line, part) in [
+            ("A=1\nB C=2", 2, "a name may only have"),
+            ("A=1\n\n=2", 3, "name is missing"),
+            ("A=1\nB=\"secret\nC=3", 2, "not closed"),
+            ("A='1' secret x", 1, "a name may only have"),
+            ("A=${secret", 1, "not closed"),
+            ("A=${B:?needed}", 1, "B has no value: needed"),
+            ("A=${B!x}", 1, "means nothing"),
+            ("A=${}", 1, "followed by a name"),
+            ("A=${B:}", 1, "not complete"),
+        ] {
+            let (at, reason) = fault(text);
+            assert_eq!(at, line, "{text}: {reason}");
+            assert!(reason.contains(part), "{text}: {reason}");
+            assert!(!reason.contains("secret"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn endless_nesting_is_refused_not_followed() {
+        let text = format!("A={}x{}", "${B:-".repeat(5000), "}".repeat(5000));
+        assert!(fault(&text).1.contains("inside each other"));
+    }
+
+    #[test]
+    fn values_that_double_each_other_are_refused_in_time() {
+        let text = format!("A=xxxxxxxx\n{}", "A=$A$A\n".repeat(100_000));
+        assert!(fault(&text).1.contains("longer than"));
+        assert_eq!(parsed(&"A=1\n".repeat(250_000)).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = read(folder.path(), &[]).await.unwrap_err().to_string();
+        assert!(error.ends_with(": is a directory"), "{error}");
+        let error = read(&folder.path().join("none"), &[]).await.unwrap_err().to_string();
+        assert!(error.ends_with("none: does not exist"), "{error}");
+    }
+}

@@ -1,0 +1,464 @@
+//! Tests of the compose runner with small shell scripts in the place of `docker`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+use crate::adapters::docker::Endpoint;
+
+/// A folder with a compose file and a script that plays `docker compose`.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    /// A script that plays what compose does; the version that it says it is will do.
+    fn new(script: &str) -> Self {
+        Self::of_version("Docker Compose version v2.40.3", script)
+    }
+
+    fn of_version(version: &str, script: &str) -> Self {
+        let asked = format!("test \"$1\" = version && {{ echo '{version}'; exit 0; }}\n");
+        Self::playing(&(asked + script))
+    }
+
+    /// A script that plays all of it.
+    fn playing(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // The shell, as the program, takes compose's first argument for its script. A script that is run itself
+        // could still be open for writing in a child that another test just forked.
+        fs::write(folder.path().join("compose"), script).unwrap();
+        fs::write(folder.path().join("compose.yml"), "services: {}\n").unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn project(&self) -> Project {
+        Project { name: "shop".into(), files: vec![self.path("compose.yml")], env_file: None }
+    }
+
+    fn project_with_env(&self, text: &str) -> Project {
+        fs::write(self.path("vars.env"), text).unwrap();
+        Project { env_file: Some(self.path("vars.env")), ..self.project() }
+    }
+
+    /// Waits until the script has written the file.
+    async fn written(&self, name: &str) -> String {
+        let wait = async {
+            loop {
+                let text = self.read(name);
+                if text.ends_with('\n') {
+                    return text.trim().to_owned();
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_mins(1), wait).await.unwrap_or_else(|_| panic!("{name} was never written"))
+    }
+}
+
+/// Compose that is the script of a stage: the shell takes compose's first argument for it.
+fn scripted() -> ComposeCli {
+    cli(Runtime::Docker).with_program("/bin/sh".into())
+}
+
+fn cli(runtime: Runtime) -> ComposeCli {
+    let path = std::env::var_os("PATH").unwrap();
+    let environment = [
+        ("PATH", path),
+        ("HOME", "/home/agent".into()),
+        ("https_proxy", "http://proxy:1".into()),
+        ("NOTIFY_SOCKET", "/run/notify".into()),
+        ("DOCKER_CONTEXT", "other".into()),
+        ("DOCKER_API_VERSION", "1.20".into()),
+        ("COMPOSE_PROJECT_NAME", "other".into()),
+        ("SECRET", "of the agent".into()),
+        ("FOO", "of the agent".into()),
+        ("BAR", "bar".into()),
+    ];
+    let endpoint = Endpoint::Unix("/run/test.sock".into());
+    ComposeCli::new(runtime, &endpoint, environment.map(|(name, value)| (name.into(), value)))
+}
+
+/// Whether a process runs; one that is dead but not yet collected does not count.
+fn runs(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
+}
+
+async fn ends(pid: &str) {
+    for _ in 0..200 {
+        if !runs(pid) {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("process {pid} still runs");
+}
+
+fn words(arguments: Vec<OsString>) -> String {
+    arguments.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn arguments_have_the_order_that_every_compose_takes() {
+    let project = Project {
+        name: "shop".into(),
+        files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
+        env_file: Some("/srv/x.env".into()),
+    };
+    let line = |runtime, up_mode: &UpMode| {
+        let task = up_task(up_mode);
+        let task: Vec<&str> = task.iter().map(String::as_str).collect();
+        words(cli(runtime).arguments(&project, &task))
+    };
+    assert_eq!(
+        line(Runtime::Docker, &UpMode::Changed),
+        "compose -p shop -f /srv/a.yml -f /srv/b.yml --progress quiet up -d --pull never --no-build"
+    );
+    assert_eq!(
+        line(Runtime::Podman, &UpMode::All),
+        "compose -p shop -f /srv/a.yml -f /srv/b.yml up -d --pull never --no-build --force-recreate"
+    );
+    let services = UpMode::ScaledServices {
+        names: vec!["follower".into(), "web".into()],
+        replicas: [("web".to_owned(), 3)].into(),
+    };
+    assert!(
+        line(Runtime::Docker, &services)
+            .ends_with(" up -d --pull never --no-build --scale web=3 --no-deps follower web")
+    );
+    assert!(
+        line(Runtime::Docker, &UpMode::ForceService("db".into())).ends_with(" --force-recreate --no-deps db")
+    );
+}
+
+#[tokio::test]
+async fn compose_gets_the_agents_environment_less_what_is_secret_and_the_first_files_folder() {
+    let stage = Stage::new("env | sort > env.txt; pwd > pwd.txt; cat > stdin.txt");
+    let project = stage.project_with_env(
+        "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n\
+         PATH=/evil\nLD_PRELOAD=/evil.so\nHOME=/evil\nCOMPOSE_PROJECT_NAME=evil\nFOO=of the file\nSEEN=$SECRET.$BAR\n",
+    );
+    let compose = scripted();
+    compose.withhold(&BTreeSet::from(["SECRET".to_owned()]));
+    compose.up(&project, &UpMode::Changed).await.unwrap();
+    let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
+    let env = stage.read("env.txt");
+    let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
+    assert_eq!(
+        seen,
+        [
+            "BAR=bar",
+            "COMPOSE_PROFILES=blue",
+            "DOCKER_HOST=unix:///run/test.sock",
+            "FOO=of the file",
+            "HOME=/home/agent",
+            "SEEN=.bar",
+            "SHELL_NAME=a b",
+            "TAG=v2",
+            "https_proxy=http://proxy:1"
+        ]
+    );
+    assert!(!env.contains("evil"), "{env}");
+    let folder = stage.folder.path().canonicalize().unwrap();
+    assert_eq!(stage.read("pwd.txt").trim(), folder.to_str().unwrap());
+    assert_eq!(stage.read("stdin.txt"), "");
+}
+
+#[tokio::test]
+async fn a_compose_file_that_has_become_a_link_is_not_run() {
+    let stage = Stage::new("echo x >> ran");
+    let project = stage.project();
+    let compose = scripted();
+    compose.up(&project, &UpMode::Changed).await.unwrap();
+    fs::rename(stage.path("compose.yml"), stage.path("other.yml")).unwrap();
+    std::os::unix::fs::symlink(stage.path("other.yml"), stage.path("compose.yml")).unwrap();
+    let expected = format!(
+        "compose file {}: is a symbolic link, which is not followed",
+        stage.path("compose.yml").display()
+    );
+    assert_eq!(compose.up(&project, &UpMode::Changed).await.unwrap_err().cause, expected);
+    assert_eq!(compose.down(&project).await.unwrap_err().cause, expected);
+    assert_eq!(compose.validate(&project).await.unwrap_err().cause, expected);
+    assert_eq!(stage.read("ran"), "x\n");
+}
+
+#[tokio::test]
+async fn output_of_both_kinds_comes_in_order_and_clean() {
+    let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
+    let output = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    assert_eq!(output, "one\ntwo\nthree");
+}
+
+#[tokio::test]
+async fn a_flood_of_output_neither_blocks_nor_grows() {
+    let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
+    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "the end");
+    assert!(error.output.len() <= 8 * 1024, "{}", error.output.len());
+}
+
+#[tokio::test]
+async fn the_last_line_is_the_cause_without_what_varies() {
+    let id = "3f".repeat(32);
+    let stage = Stage::new(&format!(
+        "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
+    ));
+    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "Error: endpoint p-1 (<id>): Bind failed");
+    assert!(error.output.starts_with(" web  Starting"), "{}", error.output);
+
+    let stage = Stage::new("echo 'time=\"2024-05-01T10:00:00Z\" level=error msg=\"no such thing\"'; exit 15");
+    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "no such thing");
+
+    let stage = Stage::new("exit 3");
+    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "`up` ended without a word (exit status: 3)");
+}
+
+#[tokio::test]
+async fn a_container_in_the_way_is_worth_some_more_tries() {
+    let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
+    let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
+    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+
+    let stage = Stage::new(&format!("{conflict}; exit 1"));
+    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(stage.read("tries"), "x\nx\nx\nx\n", "three times more, not for ever");
+    assert!(error.cause.contains("Conflict."), "{}", error.cause);
+
+    let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
+    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(stage.read("tries"), "x\n");
+}
+
+#[tokio::test]
+async fn a_model_is_read_whole_and_past_the_warnings() {
+    let model = |script: &str| {
+        let stage = Stage::new(script);
+        async move { scripted().model(&stage.project()).await }
+    };
+    let long = "x".repeat(100_000);
+    let small = r#"{"name": "shop", "services": {"web": {"image": "a"}}, "volumes": {"data": null}}"#;
+    let large = format!(
+        r#"{{"services": {{"db": {{}}, "web": {{"image": "a"}}}}, "volumes": {{"data": null}}, "x-long": "{long}"}}"#
+    );
+    let other = r#"{"services": {"web": {"image": "a"}}, "volumes": {"data": {"name": "other"}}}"#;
+    let mut models = Vec::new();
+    for text in [small, &large, other] {
+        let script = format!("echo 'level=warning' >&2; cat <<'END'\n{text}\nEND\necho 'level=warning' >&2");
+        models.push(model(&script).await.unwrap());
+    }
+    assert!(models[0].is_part_of(&models[1]) && !models[1].is_part_of(&models[0]));
+    assert!(!models[0].is_part_of(&models[2]));
+    assert_eq!(model("echo broken >&2; exit 1").await.unwrap_err().cause, "broken");
+    let error = model("echo '{}' | head -c 1").await.unwrap_err().cause;
+    assert!(error.contains("something else than its model"), "{error}");
+}
+
+#[tokio::test]
+async fn at_the_deadline_the_whole_group_is_asked_to_end() {
+    let stage =
+        Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
+    let begin = Instant::now();
+    let compose = scripted().with_limit(Duration::from_secs(1));
+    let error = compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert_eq!(error.cause, "`up` was stopped: not done after 1 s");
+    assert_eq!(error.output, "asked");
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn who_does_not_listen_is_killed_with_its_children() {
+    let stage = Stage::new(
+        "trap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done' &\nwhile :; do sleep 1; done",
+    );
+    let begin = Instant::now();
+    let compose = scripted().with_limit(Duration::from_secs(1));
+    compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn when_nobody_waits_any_more_the_group_dies_at_once() {
+    let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
+    let compose = scripted();
+    let project = stage.project();
+    let running = compose.up(&project, &UpMode::Changed);
+    let (pid, leader) = tokio::select! {
+        _ = running => panic!("it ended by itself"),
+        pids = async { (stage.written("pid").await, stage.written("leader").await) } => pids,
+    };
+    ends(&pid).await;
+    ends(&leader).await;
+}
+
+#[tokio::test]
+async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
+    let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
+    let begin = Instant::now();
+    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    ends(stage.read("pid").trim()).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named() {
+    let stage = Stage::new("exit 0");
+    let cause = async |compose: ComposeCli, project: &Project| {
+        compose.up(project, &UpMode::Changed).await.unwrap_err().cause
+    };
+    let absent = scripted().with_program("/nowhere/docker".into());
+    assert_eq!(
+        cause(absent, &stage.project()).await,
+        "/nowhere/docker can't be run: not found (install it, or set \"runtime\")"
+    );
+    let elsewhere = Project { files: vec!["/nowhere/compose.yml".into()], ..stage.project() };
+    assert_eq!(
+        cause(scripted(), &elsewhere).await,
+        "the folder /nowhere of the compose files does not exist"
+    );
+    let nothing = Project { files: Vec::new(), ..stage.project() };
+    assert_eq!(cause(scripted(), &nothing).await, "no compose files configured");
+    let faulty = stage.project_with_env("A=1\nB C\n");
+    let text = cause(scripted(), &faulty).await;
+    assert!(text.starts_with("env_file ") && text.contains("vars.env, line 2: "), "{text}");
+    for (file, want) in [("absent.env", "does not exist"), (".", "is a directory")] {
+        let project = Project { env_file: Some(stage.path(file)), ..stage.project() };
+        let text = cause(scripted(), &project).await;
+        assert_eq!(text, format!("env_file {}: {want}", stage.path(file).display()));
+    }
+
+    for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
+        let stage =
+            Stage::playing(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
+        let text = cause(scripted(), &stage.project()).await;
+        assert!(text.starts_with("docker has no compose plugin"), "{text}");
+    }
+
+    let lines = [
+        ("Error: unknown shorthand flag: 'p' in -p", "this podman has no compose (it needs podman 4.7"),
+        ("Error: unrecognized command `podman compose`", "this podman has no compose (it needs podman 4.7"),
+        (
+            "Error: looking up compose provider failed",
+            "podman has no compose provider (install docker-compose)",
+        ),
+    ];
+    for (words, want) in lines {
+        let stage = Stage::playing(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
+        let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
+        let text = cause(podman, &stage.project()).await;
+        assert!(text.starts_with(want), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
+    for version in ["Docker Compose version v2.5.0", "docker-compose version 1.29.2, build unknown"] {
+        let stage = Stage::of_version(version, "echo x > touched");
+        let first = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+        let second = scripted().down(&stage.project()).await.unwrap_err();
+        assert_eq!(first, second, "the same fault has the same text");
+        assert!(
+            first.cause.contains("is too old: 2.20 or later is needed (install a newer"),
+            "{}",
+            first.cause
+        );
+        assert_eq!(stage.read("touched"), "");
+    }
+    // It is asked again each time: whoever installs a newer one need not restart the agent.
+    let stage = Stage::playing("test \"$1\" = version && { cat version; exit 0; }\necho x > touched");
+    let compose = scripted();
+    fs::write(stage.path("version"), "v2.19.0\n").unwrap();
+    compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    fs::write(stage.path("version"), "v2.20.0\n").unwrap();
+    compose.up(&stage.project(), &UpMode::Changed).await.unwrap();
+    assert_eq!(stage.read("touched"), "x\n");
+}
+
+#[tokio::test]
+async fn a_compose_that_does_not_say_its_version_is_tried() {
+    for script in ["test \"$1\" = version && exit 1\nexit 0", "test \"$1\" = version && echo dev; exit 0"] {
+        let stage = Stage::playing(script);
+        scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
+    let lines = [
+        (
+            "v2.5.0-ds", // below the floor it is refused as such
+            "client version 1.42 is too old. Minimum supported API version is 1.44, please upgrade your client",
+            "compose 2.5.0 is too old: 2.20 or later is needed",
+        ),
+        (
+            "v2.20.3",
+            "Error response from daemon: client version 1.43 is too old. Minimum supported API version is 1.44, please",
+            "compose 2.20.3 is too old for this engine: it speaks API 1.43, and the engine 1.44 (Docker 25.0) or later;",
+        ),
+        (
+            "v5.1.0",
+            "client version 1.52 is too new. Maximum supported API version is 1.41",
+            "compose 5.1.0 is too new for this engine: it speaks API 1.52 or later, and the engine 1.41 (Docker 20.10)",
+        ),
+        (
+            "v5.1.0",
+            "API version 1.41 is not supported by this client: the minimum supported API version is 1.44",
+            "compose 5.1.0 is too new for this engine: it speaks API 1.44 or later, and the engine 1.41 (Docker 20.10)",
+        ),
+    ];
+    for (version, words, want) in lines {
+        let stage = Stage::of_version(version, &format!("echo '{words}' >&2; exit 1"));
+        for _ in 0..2 {
+            let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+            assert!(error.cause.starts_with(want), "{}", error.cause);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_compose_is_known_before_there_is_anything_to_do() {
+    let containerd = "[[driver-type io.containerd.snapshotter.v1]]";
+    let table = [
+        ("v2.40.3", containerd, None),
+        ("v5.5.0", containerd, None),
+        ("v5.4.0", "[[Backing Filesystem extfs]]", None),
+        (
+            "v5.4.1",
+            containerd,
+            Some("compose 5.4.1 recreates unchanged containers where the engine keeps images in"),
+        ),
+        ("v2.19.1", containerd, Some("compose 2.19.1 is too old: 2.20 or later is needed (install")),
+    ];
+    for (version, storage, want) in table {
+        let stage = Stage::of_version(version, "exit 1");
+        fs::write(stage.path("info"), format!("echo '{storage}'")).unwrap();
+        let unfit = scripted().unfit_in(stage.folder.path()).await;
+        match want {
+            None => assert_eq!(unfit, None, "{version}"),
+            Some(want) => assert!(unfit.as_ref().is_some_and(|text| text.starts_with(want)), "{unfit:?}"),
+        }
+    }
+    let stage = Stage::playing("echo \"docker: 'compose' is not a docker command.\" >&2; exit 1");
+    let unfit = scripted().unfit_in(stage.folder.path()).await;
+    assert!(
+        unfit.as_ref().is_some_and(|text| text.starts_with("docker has no compose plugin (install")),
+        "{unfit:?}"
+    );
+}

@@ -1,0 +1,215 @@
+//! One engine client for all calls: its API version agreed upon when it is first needed and again after a failure, every
+//! call with a deadline.
+
+use std::error::Error as _;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bollard::errors::Error;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use super::client::{ANSWER_LIMIT_SECS, Client, negotiate};
+use super::endpoint::Endpoint;
+use super::transport::Transport;
+use crate::model::EngineError;
+use crate::model::output::stable;
+
+/// How long the engine may take for a question that changes nothing.
+pub(super) const READ: Duration = Duration::from_secs(10);
+/// Questions under way at once, and connections that are kept for the next ones. Each takes 50 KiB here and a thread's
+/// work there; all services ask at the same moment when the agent starts.
+pub(super) const AT_ONCE: usize = 8;
+/// Longest wait for a place without any answer to anybody. The bound is a courtesy: what hangs the questions about some
+/// containers must not hold up those about all others.
+const COURTESY: Duration = Duration::from_secs(1);
+
+/// The way to one engine.
+pub(super) struct Connection {
+    endpoint: Endpoint,
+    transport: Arc<Transport>,
+    client: Mutex<Option<Client>>,
+    places: Semaphore,
+    /// Questions that were answered.
+    answers: AtomicU64,
+}
+
+impl Connection {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            transport: Arc::new(Transport::new(&endpoint)),
+            endpoint,
+            client: Mutex::new(None),
+            places: Semaphore::new(AT_ONCE),
+            answers: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks the engine for something that it knows at once, [`AT_ONCE`] at a time where they are answered in time.
+    pub(super) async fn read<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let _place = self.place().await;
+        let result = self.call(doing, READ, ask).await;
+        let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
+        self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
+        result
+    }
+
+    /// Waits for a place as long as the engine answers.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        let mut place = pin!(self.places.acquire());
+        loop {
+            let before = self.answers.load(Ordering::Relaxed);
+            match timeout(COURTESY, &mut place).await {
+                Ok(place) => return place.ok(),
+                Err(_) if self.answers.load(Ordering::Relaxed) == before => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Asks the engine. `doing` is for the error text, `limit` holds for everything, a new connection included.
+    pub(super) async fn call<T, F, Fut>(&self, doing: &str, limit: Duration, ask: F) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let asked = async {
+            match ask(self.client().await?).await {
+                // The engine was exchanged under us; ask which version it speaks and try once more.
+                Err(error) if is_version_mismatch(&error) => {
+                    self.forget().await;
+                    ask(self.client().await?).await
+                }
+                answer => answer,
+            }
+        };
+        // On the heap only while it is asked: it is large, and many may wait for a place.
+        let asked = timeout(limit, Box::pin(asked));
+        let result = match asked.await {
+            Ok(answer) => answer.map_err(|error| self.explain(doing, &error)),
+            Err(_) => Err(EngineError::Unavailable(format!(
+                "{}: no answer within {} s",
+                self.endpoint,
+                limit.as_secs()
+            ))),
+        };
+        if result.as_ref().is_err_and(EngineError::is_unavailable) {
+            self.forget().await;
+        }
+        result
+    }
+
+    /// The client, with the API version agreed upon.
+    pub(super) async fn client(&self) -> Result<Client, Error> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        Ok(client.insert(negotiate(&self.transport).await?).clone())
+    }
+
+    /// Whether the engine answers, on a new connection, too: one that is shutting down still answers on those that it has.
+    pub(super) async fn ping(&self, limit: Duration) -> Result<(), EngineError> {
+        self.call("ping", limit, |client| async move {
+            match &self.endpoint {
+                Endpoint::Unix(path) => drop(UnixStream::connect(path).await?),
+                Endpoint::Tcp(address) => drop(TcpStream::connect(address).await?),
+            }
+            client.docker.ping().await.map(|_| ())
+        })
+        .await
+    }
+
+    /// A client whose version the engine has just accepted: a stream can't be begun a second time.
+    pub(super) async fn fresh(&self) -> Result<Client, EngineError> {
+        self.call("connect", READ, |client| async move {
+            client.docker.ping().await?;
+            Ok(client)
+        })
+        .await
+    }
+
+    /// Whether the engine is podman, as far as it was asked.
+    pub(super) async fn is_podman(&self) -> bool {
+        self.client.lock().await.as_ref().is_some_and(|client| client.podman)
+    }
+
+    /// Drops the client, so that the next call agrees upon a version anew.
+    pub(super) async fn forget(&self) {
+        *self.client.lock().await = None;
+    }
+
+    /// What an error of the client means to us. Texts are stable: the same fault gives the same text.
+    pub(super) fn explain(&self, doing: &str, error: &Error) -> EngineError {
+        let unavailable = |reason: &str| EngineError::Unavailable(format!("{}: {reason}", self.endpoint));
+        match error {
+            Error::DockerResponseServerError { status_code: 404, message } => {
+                EngineError::NotFound(format!("{doing}: {}", stable(message)))
+            }
+            Error::DockerResponseServerError { status_code: status @ (502..=504), message } => {
+                unavailable(&format!("it answered {status}: {}", stable(message)))
+            }
+            Error::DockerResponseServerError { message, .. }
+            | Error::DockerStreamError { error: message } => {
+                EngineError::Refused(format!("{doing}: {}", stable(message)))
+            }
+            Error::RequestTimeoutError => unavailable(&format!("no answer within {ANSWER_LIMIT_SECS} s")),
+            Error::SocketNotFoundError(_) => unavailable("there is no such socket"),
+            Error::IOError { .. } | Error::HyperResponseError { .. } | Error::HyperLegacyError { .. } => {
+                unavailable(&broken_connection(error))
+            }
+            Error::JsonSerdeError { err } if err.is_eof() => unavailable("connection lost"),
+            other => EngineError::Refused(format!(
+                "{doing}: the engine's answer was not understood: {}",
+                stable(&other.to_string())
+            )),
+        }
+    }
+}
+
+fn is_version_mismatch(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 400, message }
+        if message.contains("client version")
+            && (message.contains("too old") || message.contains("too new")))
+}
+
+/// The operating system's reason at the bottom of a connection error.
+fn broken_connection(error: &Error) -> String {
+    use std::io::ErrorKind;
+    let mut cause = error.source();
+    let mut io = None;
+    if let Error::IOError { err } = error {
+        io = Some(err);
+    }
+    while let Some(source) = cause {
+        io = source.downcast_ref::<std::io::Error>().or(io);
+        cause = source.source();
+    }
+    match io.map(std::io::Error::kind) {
+        Some(ErrorKind::NotFound) => "there is no such socket".to_owned(),
+        Some(ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+        Some(ErrorKind::PermissionDenied) => {
+            "permission denied (the agent's user must be allowed to use the engine's socket)".to_owned()
+        }
+        Some(ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+            "the host does not answer".to_owned()
+        }
+        None
+        | Some(
+            ErrorKind::Other
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::NotConnected,
+        ) => "connection lost".to_owned(),
+        Some(_) => io.map(|io| stable(&io.to_string())).unwrap_or_default(),
+    }
+}

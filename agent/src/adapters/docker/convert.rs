@@ -1,0 +1,341 @@
+//! From the engine's answers to our values: defaults filled in, what means nothing left out, what is not said unknown.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel_common::wire::MountRecord;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::answer::{amount, flag, list, map, number, text, texts};
+use crate::model::image::ImageId;
+use crate::model::output::{clean, clip_end, stable};
+use crate::model::{
+    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, State,
+};
+use crate::ports::Image;
+
+/// Label with the compose project's name.
+pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
+/// Label with the compose service's name.
+pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
+/// Label with the files that compose was given, separated by commas.
+const FILES_LABEL: &str = "com.docker.compose.project.config_files";
+/// Label with the compose services that one depends on, as `service:condition:restart`, separated by commas.
+const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+/// Label of what `compose run` made. Podman's compose does not set it, which means no.
+pub(super) const ONE_OFF_LABEL: &str = "com.docker.compose.oneoff";
+/// Label that podman gives a container of a systemd unit, with the unit's name.
+const UNIT_LABEL: &str = "PODMAN_SYSTEMD_UNIT";
+/// Label of a container that `podman auto-update` keeps up to date.
+const AUTO_UPDATE_LABEL: &str = "io.containers.autoupdate";
+
+/// The health check's last words are shown to people; more than this nobody reads.
+const HEALTH_OUTPUT_LIMIT: usize = 500;
+
+/// What the engine uses where a health check sets nothing.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_RETRIES: u32 = 3;
+
+/// What the engine uses where a container sets nothing.
+const SIGTERM: i32 = 15;
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Whoever makes a container sets its time to stop, up to centuries.
+const LONGEST_STOP: Duration = Duration::from_hours(24);
+
+/// A container as the engine lists it and as its inspection shows it; either may be null. What the inspection does not
+/// say is taken from the listing. `None` where there is not even an ID.
+pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
+    let id = text(seen, "/Id").or_else(|| text(listed, "/Id"))?.to_owned();
+    let name = text(seen, "/Name").or_else(|| text(listed, "/Names/0")).unwrap_or_else(|| short(&id));
+    let name = name.trim_start_matches('/').to_owned();
+    let status = text(listed, "/Status").unwrap_or_default().to_owned();
+    let state = state(listed, seen);
+    let health_timing = seen.pointer("/Config/Healthcheck").and_then(timing);
+    let health = match text(seen, "/State/Health/Status") {
+        // A stopped or paused container keeps its last verdict, or is called unhealthy: neither says anything.
+        Some(word) if state == State::Running && health_timing.is_some() => verdict(word),
+        _ => None,
+    };
+    let health_output = list(seen, "/State/Health/Log").last().and_then(|probe| text(probe, "/Output"));
+    let mut labels = map(seen, "/Config/Labels").or_else(|| map(listed, "/Labels")).unwrap_or_default();
+    let mounts = if seen["Mounts"].is_array() { seen } else { listed };
+    let mut mounts: Vec<_> = list(mounts, "/Mounts").iter().map(mount).collect();
+    mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
+    let policy = text(seen, "/HostConfig/RestartPolicy/Name").unwrap_or_default();
+    Some(Container {
+        name,
+        manager: manager(&labels).filter(|_| podman),
+        compose_service: labels.remove(SERVICE_LABEL).unwrap_or_default(),
+        compose_files: labels
+            .remove(FILES_LABEL)
+            .unwrap_or_default()
+            .split(',')
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from)
+            .collect(),
+        restarts_with: labels
+            .get(DEPENDS_ON_LABEL)
+            .map(String::as_str)
+            .unwrap_or_default()
+            .split(',')
+            .filter_map(|dependency| dependency.strip_suffix(":true")?.split(':').next())
+            .map(str::to_owned)
+            .collect(),
+        config_image: made_from(listed, seen),
+        image: ImageId(
+            text(seen, "/Image").or_else(|| text(listed, "/ImageID")).unwrap_or_default().to_owned(),
+        ),
+        state,
+        health,
+        health_output: health_output
+            .map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT))
+            .unwrap_or_default(),
+        health_timing,
+        restart_count: amount(seen, "/RestartCount").unwrap_or(0),
+        started_at: text(seen, "/State/StartedAt").and_then(moment),
+        finished_at: text(seen, "/State/FinishedAt").and_then(moment),
+        stop_signal: text(seen, "/Config/StopSignal").and_then(signal).unwrap_or(SIGTERM),
+        // In podman 0 is what compose leaves where nothing is set.
+        stop_timeout: amount(seen, "/Config/StopTimeout")
+            .filter(|seconds| *seconds > 0)
+            .map_or(STOP_TIMEOUT, Duration::from_secs)
+            .min(LONGEST_STOP),
+        exit_code: exit_code(state, &status, seen),
+        oom_killed: flag(seen, "/State/OOMKilled").unwrap_or(false),
+        error: stable(text(seen, "/State/Error").unwrap_or_default()),
+        restarts_itself: matches!(policy, "always" | "unless-stopped" | "on-failure"),
+        network_of: text(seen, "/HostConfig/NetworkMode")
+            .and_then(|mode| mode.strip_prefix("container:"))
+            .map(|given| NetworkOwner { given: given.to_owned(), found: None }),
+        mounts,
+        status,
+        id,
+    })
+}
+
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
+/// The reference that it was made from. A listing gives an ID for it once the tag has moved, which tells nothing.
+fn made_from(listed: &Value, seen: &Value) -> String {
+    let listed = || text(listed, "/Image").filter(|image| !image.starts_with("sha256:"));
+    text(seen, "/Config/Image").or_else(listed).unwrap_or_default().to_owned()
+}
+
+/// A container that did not say how it ended did not end well as far as we know.
+fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
+    let ended = matches!(state, State::Exited | State::Dead);
+    let in_words = || {
+        let (_, rest) = status.split_once('(').filter(|_| status.starts_with("Exited"))?;
+        rest.split_once(')')?.0.parse().ok()
+    };
+    number(seen, "/State/ExitCode").or_else(in_words).unwrap_or(if ended { -1 } else { 0 })
+}
+
+/// Who keeps the container, if it is not the agent's to touch (DECISIONS 9).
+fn manager(labels: &HashMap<String, String>) -> Option<Manager> {
+    let set = |name: &str| labels.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+    if let Some(unit) = set(UNIT_LABEL) {
+        return Some(Manager::Unit(clean(unit)));
+    }
+    set(AUTO_UPDATE_LABEL).filter(|policy| *policy != "disabled").map(|_| Manager::AutoUpdate)
+}
+
+/// Number of a signal as a configuration names it: `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`.
+fn signal(text: &str) -> Option<i32> {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    const FIRST_REALTIME: i32 = 34;
+    let name = text.trim().to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    if let Some(more) = name.strip_prefix("RTMIN") {
+        let more = if more.is_empty() { 0 } else { more.parse().ok()? };
+        return Some(FIRST_REALTIME + more);
+    }
+    let number = (1..).zip(NAMES).find(|(_, known)| *known == name).map(|(number, _)| number);
+    number.or_else(|| name.parse().ok())
+}
+
+/// What it is doing, by the word for it, by the flags, by the listing. A word that nobody knows is no word.
+fn state(listed: &Value, seen: &Value) -> State {
+    let by_flags = || {
+        let is = |name: &str| flag(seen, &format!("/State/{name}"));
+        match (is("Paused"), is("Restarting"), is("Running"), is("Dead")) {
+            (Some(true), ..) => Some(State::Paused),
+            (_, Some(true), ..) => Some(State::Restarting),
+            (.., Some(true), _) => Some(State::Running),
+            (.., Some(true)) => Some(State::Dead),
+            // With a word that is not known, not running is not the same as having ended.
+            (.., Some(false), _) if text(seen, "/State/Status").is_none() => Some(State::Exited),
+            _ => None,
+        }
+    };
+    let by_word = |answer, pointer| text(answer, pointer).and_then(state_called);
+    by_word(seen, "/State/Status")
+        .or_else(by_flags)
+        .or_else(|| by_word(listed, "/State"))
+        .or_else(|| state_described(text(listed, "/Status")?))
+        .unwrap_or(State::Unknown)
+}
+
+fn state_called(word: &str) -> Option<State> {
+    Some(match word {
+        // Podman's words are beside Docker's.
+        "created" | "configured" | "initialized" => State::Created,
+        // A container that is being stopped still runs.
+        "running" | "stopping" => State::Running,
+        "paused" => State::Paused,
+        "restarting" => State::Restarting,
+        "removing" => State::Removing,
+        // Podman: between the end of a container and the cleanup.
+        "exited" | "stopped" => State::Exited,
+        "dead" => State::Dead,
+        _ => return None,
+    })
+}
+
+/// From a text such as `Up 3 minutes (healthy)`.
+fn state_described(status: &str) -> Option<State> {
+    Some(match status.split_whitespace().next()? {
+        "Up" if status.ends_with("(Paused)") => State::Paused,
+        "Up" => State::Running,
+        "Exited" => State::Exited,
+        "Restarting" => State::Restarting,
+        "Created" => State::Created,
+        "Removal" => State::Removing,
+        "Dead" => State::Dead,
+        _ => return None,
+    })
+}
+
+/// A word that is not known is no verdict.
+fn verdict(word: &str) -> Option<HealthState> {
+    match word {
+        "starting" => Some(HealthState::Starting),
+        "healthy" => Some(HealthState::Healthy),
+        "unhealthy" => Some(HealthState::Unhealthy),
+        _ => None,
+    }
+}
+
+/// `None` where the image has no check, or the container switched it off (`["NONE"]`).
+fn timing(config: &Value) -> Option<HealthTiming> {
+    let test = texts(config, "/Test");
+    if test.first().is_none_or(|first| first == "NONE") {
+        return None;
+    }
+    let nanos = |pointer: &str| amount(config, pointer).unwrap_or(0);
+    let or = |pointer: &str, default: Duration| match nanos(pointer) {
+        0 => default,
+        n => Duration::from_nanos(n),
+    };
+    Some(HealthTiming {
+        start_period: Duration::from_nanos(nanos("/StartPeriod")),
+        interval: or("/Interval", DEFAULT_INTERVAL),
+        timeout: or("/Timeout", DEFAULT_TIMEOUT),
+        retries: amount(config, "/Retries")
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|n| *n > 0)
+            .unwrap_or(DEFAULT_RETRIES),
+    })
+}
+
+/// The engine writes the year 1 for "never".
+fn moment(text: &str) -> Option<Timestamp> {
+    text.parse::<Timestamp>().ok().filter(|at| *at > Timestamp::UNIX_EPOCH)
+}
+
+fn mount(seen: &Value) -> MountRecord {
+    let said = |pointer: &str| text(seen, pointer).unwrap_or_default().to_owned();
+    let kind = said("/Type");
+    MountRecord {
+        name: if kind == "bind" { String::new() } else { said("/Name") },
+        source: said("/Source"),
+        destination: said("/Destination"),
+        read_only: !flag(seen, "/RW").unwrap_or(true),
+        kind,
+    }
+}
+
+/// An image from its inspection; `None` where it has no ID. With the containerd store, an image whose content is partly
+/// gone is described without architecture and layers.
+pub(super) fn image(seen: &Value) -> Option<Image> {
+    Some(Image {
+        id: ImageId(text(seen, "/Id")?.to_owned()),
+        repo_digests: texts(seen, "/RepoDigests"),
+        size: amount(seen, "/Size").unwrap_or(0),
+        whole: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
+    })
+}
+
+/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman
+/// calls some otherwise (`died`, `remove`), and before 4.4 filters by those words even where it then tells of a
+/// `die`. An engine that does not know a word has no such events.
+pub(super) const EVENTS: [&str; 14] = [
+    "create",
+    "start",
+    "restart",
+    "die",
+    "died",
+    "kill",
+    "stop",
+    "oom",
+    "pause",
+    "unpause",
+    "destroy",
+    "remove",
+    "rename",
+    "health_status",
+];
+
+/// An event; `None` for one that is about no container.
+pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
+    if text(seen, "/Type").is_some_and(|kind| kind != "container") {
+        return None;
+    }
+    // What has an older name beside the new one has only the new one since API 1.52.
+    let action = text(seen, "/Action").or_else(|| text(seen, "/status"))?;
+    let id = text(seen, "/Actor/ID").or_else(|| text(seen, "/id"))?.to_owned();
+    let attributes = map(seen, "/Actor/Attributes").unwrap_or_default();
+    let number_of = |name: &str| attributes.get(name).and_then(|text| text.parse().ok());
+    let (word, detail) = action.split_once(':').unwrap_or((action, ""));
+    let what = match word {
+        "start" => EventKind::Start,
+        "kill" => EventKind::Kill { signal: number_of("signal").and_then(|n: i64| i32::try_from(n).ok()) },
+        // A death without a code did not go well as far as we know.
+        "die" | "died" => EventKind::Die {
+            exit_code: number_of("exitCode").or_else(|| number_of("containerExitCode")).unwrap_or(-1),
+        },
+        "stop" => EventKind::Stop,
+        "oom" => EventKind::Oom,
+        // Podman puts the verdict into an attribute.
+        "health_status" => {
+            let detail = match detail.trim() {
+                "" => attributes.get("health_status").map_or("", String::as_str),
+                detail => detail,
+            };
+            verdict(detail).map_or_else(|| EventKind::Other(action.to_owned()), EventKind::Health)
+        }
+        "destroy" | "remove" => EventKind::Destroy,
+        _ => EventKind::Other(action.to_owned()),
+    };
+    let in_seconds = || number(seen, "/time")?.checked_mul(1_000_000_000);
+    Some(ContainerEvent {
+        time_nano: number(seen, "/timeNano").or_else(in_seconds).unwrap_or(0),
+        id,
+        name: attributes.get("name").cloned().unwrap_or_default(),
+        project: attributes.get(PROJECT_LABEL).cloned().unwrap_or_default(),
+        what,
+    })
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

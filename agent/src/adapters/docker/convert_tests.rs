@@ -1,0 +1,339 @@
+//! Tests of how the engine's answers are read.
+
+use serde_json::json;
+
+use super::*;
+
+fn inspected(changes: &Value) -> Value {
+    let mut base = json!({
+        "Id": "c1", "Name": "/p-web-1", "Image": "sha256:aa", "RestartCount": 2,
+        "State": {"Status": "running", "Running": true, "ExitCode": 0,
+                  "StartedAt": "2024-05-01T10:00:00.123456789Z", "Error": "", "OOMKilled": false},
+        "HostConfig": {"RestartPolicy": {"Name": "unless-stopped", "MaximumRetryCount": 0}},
+        "Config": {"Image": "localhost:5000/web:1", "Labels": {"com.docker.compose.service": "web"}},
+        "Mounts": [],
+    });
+    merge(&mut base, changes);
+    base
+}
+
+fn merge(base: &mut Value, changes: &Value) {
+    match (base, changes) {
+        (Value::Object(base), Value::Object(changes)) => {
+            for (key, value) in changes {
+                merge(base.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (base, changes) => *base = changes.clone(),
+    }
+}
+
+fn made(changes: &Value) -> Container {
+    container(&json!({"Status": "Up 3 minutes"}), &inspected(changes), true).unwrap()
+}
+
+#[test]
+fn a_plain_container_is_taken_over() {
+    let c = made(&json!({}));
+    assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
+    assert_eq!(c.config_image, "localhost:5000/web:1");
+    assert_eq!(c.image, ImageId("sha256:aa".into()));
+    assert_eq!((c.state, c.restart_count, c.restarts_itself), (State::Running, 2, true));
+    assert_eq!(c.started_at.unwrap().as_nanosecond() % 1_000_000_000, 123_456_789);
+    assert_eq!((c.health, c.health_timing), (None, None));
+    assert_eq!(c.status, "Up 3 minutes");
+}
+
+#[test]
+fn health_timing_gets_the_engines_defaults() {
+    let c = made(&json!({"Config": {"Healthcheck": {"Test": ["CMD", "x"], "Interval": 0}}}));
+    assert_eq!(c.health_timing.unwrap().budget(), Duration::from_secs(30 * 4 + 30));
+    let c = made(&json!({"Config": {"Healthcheck": {"Test": ["CMD", "x"], "Interval": 2_000_000_000_u64,
+        "Timeout": 1_000_000_000, "Retries": 5, "StartPeriod": 10_000_000_000_u64}}}));
+    assert_eq!(c.health_timing.unwrap().budget(), Duration::from_secs(10 + 2 * 6 + 1));
+}
+
+#[test]
+fn a_check_that_is_switched_off_is_no_check() {
+    let c = made(&json!({"Config": {"Healthcheck": {"Test": ["NONE"]}},
+        "State": {"Health": {"Status": "unhealthy"}}}));
+    assert_eq!((c.health, c.health_timing), (None, None));
+    let c = made(&json!({"Config": {"Healthcheck": {}}}));
+    assert_eq!(c.health_timing, None);
+}
+
+#[test]
+fn health_counts_only_while_running() {
+    let check = json!({"Healthcheck": {"Test": ["CMD", "x"]}});
+    let health = |state: &str, verdict: &str| {
+        made(&json!({"Config": check, "State": {"Status": state, "Health": {"Status": verdict}}})).health
+    };
+    assert_eq!(health("running", "unhealthy"), Some(HealthState::Unhealthy));
+    assert_eq!(health("running", "starting"), Some(HealthState::Starting));
+    assert_eq!(health("running", "healthy"), Some(HealthState::Healthy));
+    assert_eq!(health("running", "none"), None);
+    for state in ["paused", "exited", "created", "restarting"] {
+        assert_eq!(health(state, "unhealthy"), None, "{state}");
+    }
+}
+
+#[test]
+fn the_last_probes_words_are_cleaned_and_clipped() {
+    let c = made(&json!({"State": {"Health": {"Status": "unhealthy", "Log": [
+        {"Start": "2024-05-01T10:00:00+02:00", "End": "2024-05-01T10:00:00+02:00", "ExitCode": 1, "Output": "old"},
+        {"Start": "2024-05-01T10:00:00Z", "End": "2024-05-01T10:00:00Z", "ExitCode": 1,
+         "Output": format!("\u{1b}[31m no \n{}", "x".repeat(4000))}]}}}));
+    assert!(c.health_output.starts_with("no \nxxx"), "{:?}", c.health_output);
+    assert_eq!(c.health_output.chars().count(), 501);
+}
+
+#[test]
+fn a_container_that_never_ran_has_no_start_and_says_why() {
+    let c =
+        made(&json!({"State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "ExitCode": 127,
+        "Error": "exec: \"/nope\": not found"}}));
+    assert_eq!((c.state, c.started_at, c.exit_code), (State::Created, None, 127));
+    assert_eq!(c.error, "exec: \"/nope\": not found");
+}
+
+#[test]
+fn nulls_and_absent_fields_are_tolerated() {
+    let c = made(&json!({"Mounts": null, "HostConfig": null, "RestartCount": null,
+        "Config": {"Labels": null, "Image": null}, "State": {"Health": null, "StartedAt": ""}}));
+    assert_eq!((c.restarts_itself, c.started_at), (false, None));
+}
+
+#[test]
+fn restart_policies_tell_whether_the_engine_starts_it_again() {
+    for (name, want) in [("always", true), ("on-failure", true), ("no", false), ("", false)] {
+        let c = made(&json!({"HostConfig": {"RestartPolicy": {"Name": name}}}));
+        assert_eq!(c.restarts_itself, want, "{name}");
+    }
+}
+
+#[test]
+fn mounts_have_the_form_of_the_specification_in_a_fixed_order() {
+    let c = made(&json!({"Mounts": [
+        {"Type": "volume", "Name": "data", "Source": "/var/lib/docker/volumes/data/_data", "Destination": "/z", "RW": true},
+        {"Type": "bind", "Name": "x", "Source": "/srv", "Destination": "/b", "RW": false},
+        {"Type": "tmpfs", "Source": "", "Destination": "/t", "RW": true}]}));
+    let seen: Vec<_> = c
+        .mounts
+        .iter()
+        .map(|m| (m.kind.as_str(), m.name.as_str(), m.destination.as_str(), m.read_only))
+        .collect();
+    assert_eq!(seen, [("bind", "", "/b", true), ("tmpfs", "", "/t", false), ("volume", "data", "/z", false)]);
+}
+
+fn happened(action: &str, attributes: &Value) -> EventKind {
+    let message = json!({"Type": "container", "Action": action, "scope": "local", "time": 5,
+        "timeNano": 5_000_000_001_i64, "Actor": {"ID": "c1", "Attributes": attributes}});
+    event(&message).unwrap().what
+}
+
+#[test]
+fn events_are_known_by_the_start_of_their_action() {
+    let none = json!({"name": "a"});
+    assert_eq!(happened("start", &none), EventKind::Start);
+    assert_eq!(happened("kill", &json!({"signal": "15"})), EventKind::Kill { signal: Some(15) });
+    assert_eq!(happened("kill", &none), EventKind::Kill { signal: None });
+    assert_eq!(happened("die", &json!({"exitCode": "137"})), EventKind::Die { exit_code: 137 });
+    assert_eq!(happened("die", &json!({"containerExitCode": "3"})), EventKind::Die { exit_code: 3 });
+    assert_eq!(happened("die", &none), EventKind::Die { exit_code: -1 });
+    assert_eq!(happened("health_status: healthy", &none), EventKind::Health(HealthState::Healthy));
+    assert_eq!(happened("health_status:unhealthy", &none), EventKind::Health(HealthState::Unhealthy));
+    let podman = json!({"health_status": "unhealthy"});
+    assert_eq!(happened("health_status", &podman), EventKind::Health(HealthState::Unhealthy));
+    assert_eq!(happened("destroy", &none), EventKind::Destroy);
+    assert_eq!(happened("remove", &none), EventKind::Destroy);
+    assert_eq!(happened("died", &json!({"containerExitCode": "7"})), EventKind::Die { exit_code: 7 });
+    assert_eq!(happened("exec_create: sh -c x", &none), EventKind::Other("exec_create: sh -c x".into()));
+}
+
+#[test]
+fn an_event_keeps_its_nanoseconds_name_and_project() {
+    let message = json!({"Action": "oom", "timeNano": 1_714_557_600_123_456_789_i64,
+        "Actor": {"ID": "c1", "Attributes": {"name": "p-web-1", "com.docker.compose.project": "p"}}});
+    let seen = event(&message).unwrap();
+    assert_eq!(seen.time_nano, 1_714_557_600_123_456_789);
+    assert_eq!((seen.name.as_str(), seen.project.as_str()), ("p-web-1", "p"));
+    assert!(event(&json!({})).is_none());
+    assert!(event(&json!({"Type": "image", "Action": "oom", "Actor": {"ID": "c1"}})).is_none());
+}
+
+#[test]
+fn a_stop_time_that_is_not_set_is_the_engines() {
+    for (given, seconds) in [(json!(30), 30), (json!(null), 10), (json!(0), 10), (json!(-1), 10)] {
+        let c = made(&json!({"Config": {"StopTimeout": given}}));
+        assert_eq!(c.stop_timeout, Duration::from_secs(seconds), "{given}");
+    }
+}
+
+#[test]
+fn signals_have_names_and_numbers() {
+    for (text, number) in
+        [("SIGTERM", 15), ("term", 15), ("15", 15), ("SIGWINCH", 28), ("HUP", 1), ("SIGRTMIN+3", 37)]
+    {
+        assert_eq!(signal(text), Some(number), "{text}");
+    }
+    assert_eq!((signal("nonsense"), signal("")), (None, None));
+}
+
+/// Every value in `base` replaced by each odd one in turn, and left out; also `base` itself.
+fn oddities(base: &Value) -> Vec<(String, Value)> {
+    fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
+        all.push(at.to_owned());
+        match value {
+            Value::Object(map) => {
+                map.iter().for_each(|(key, value)| pointers(value, &format!("{at}/{key}"), all));
+            }
+            Value::Array(list) => {
+                list.iter().enumerate().for_each(|(i, value)| pointers(value, &format!("{at}/{i}"), all));
+            }
+            _ => {}
+        }
+    }
+    let odd = [
+        json!(null),
+        json!([]),
+        json!({}),
+        json!(""),
+        json!("frobnicated"),
+        json!("0001-13-45T99:99:99Z"),
+        json!(true),
+        json!(-1),
+        json!(0.5),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!([null, [], {"": 1}]),
+        json!("container:"),
+        json!(["CMD", null]),
+        json!(1e300),
+    ];
+    let mut all = Vec::new();
+    pointers(base, "", &mut all);
+    let mut made = Vec::new();
+    for at in &all {
+        for value in &odd {
+            let mut answer = base.clone();
+            *answer.pointer_mut(at).unwrap() = value.clone();
+            made.push((format!("{at} = {value}"), answer));
+        }
+        if let Some((parent, key)) = at.rsplit_once('/')
+            && let mut answer = base.clone()
+            && let Some(map) = answer.pointer_mut(parent).unwrap().as_object_mut()
+        {
+            map.remove(key);
+            made.push((format!("no {at}"), answer));
+        }
+    }
+    made
+}
+
+#[test]
+fn whatever_an_inspection_says_the_container_is_there() {
+    let full = inspected(&json!({
+        "State": {"Paused": false, "Restarting": false, "Dead": false, "FinishedAt": "0001-01-01T00:00:00Z",
+            "Health": {"Status": "healthy", "FailingStreak": 0, "Log": [{"ExitCode": 0, "Output": "ok"}]}},
+        "HostConfig": {"NetworkMode": "container:c9"},
+        "Config": {"StopSignal": "SIGTERM", "StopTimeout": 5, "Labels": {"PODMAN_SYSTEMD_UNIT": "a.service"},
+            "Healthcheck": {"Test": ["CMD", "x"], "Interval": 1, "Timeout": 1, "Retries": 1, "StartPeriod": 1}},
+        "Mounts": [{"Type": "bind", "Name": "", "Source": "/a", "Destination": "/b", "RW": true}],
+    }));
+    let listed = json!({"Id": "c1", "Names": ["/p-web-1"], "Image": "localhost:5000/web:1",
+        "ImageID": "sha256:aa", "State": "running", "Status": "Up 2 hours (healthy)",
+        "Labels": {"com.docker.compose.service": "web"}, "Mounts": []});
+    let all = oddities(&full);
+    assert!(all.len() > 500, "{}", all.len());
+    for (what, seen) in all {
+        let c = container(&listed, &seen, true).unwrap_or_else(|| panic!("{what}"));
+        assert!(!c.name.is_empty() && !c.id.is_empty(), "{what}");
+        // What is computed from it later must not overflow, either.
+        if let Some(timing) = c.health_timing {
+            assert!(timing.budget() <= Duration::from_hours(7 * 24), "{what}");
+        }
+        assert!(c.stop_timeout <= LONGEST_STOP, "{what}");
+        let unknown = c.state == State::Unknown;
+        assert!(!unknown || what.starts_with("/State/Status") || what.contains("State"), "{what}");
+    }
+    for (what, listed) in oddities(&listed) {
+        assert!(container(&listed, &full, true).is_some(), "{what}");
+        let _ = container(&listed, &json!([]), true);
+    }
+    assert_eq!(container(&json!({}), &json!({"State": {}}), true), None);
+}
+
+#[test]
+fn whatever_is_said_of_an_image_or_event_it_is_read_or_left_out() {
+    let full = json!({"Id": "sha256:aa", "RepoTags": ["a:1"], "RepoDigests": ["a@sha256:bb"], "Size": 5,
+        "Architecture": "amd64", "Config": {"Labels": {}}, "RootFS": {"Type": "layers", "Layers": ["sha256:cc"]}});
+    for (what, seen) in oddities(&full) {
+        let lost = seen["Id"].as_str().is_none_or(str::is_empty);
+        assert_eq!(image(&seen).is_none(), lost, "{what}");
+    }
+    let full = json!({"Type": "container", "Action": "die", "Actor": {"ID": "c1", "Attributes": {"exitCode": "1"}},
+        "time": 1, "timeNano": 2});
+    for (what, seen) in oddities(&full) {
+        let _ = event(&seen).is_some_and(|event| event.id.is_empty() && panic!("{what}"));
+    }
+}
+
+#[test]
+fn an_image_whose_content_is_partly_gone_is_there_but_not_whole() {
+    let partly =
+        json!({"Id": "sha256:aa", "Architecture": "", "RootFS": {}, "RepoDigests": null, "Config": null});
+    assert_eq!(
+        image(&partly),
+        Some(Image { id: ImageId("sha256:aa".into()), repo_digests: vec![], size: 0, whole: false })
+    );
+    assert!(!image(&json!({"Id": "sha256:aa"})).unwrap().whole);
+    assert!(image(&json!({"Id": "sha256:aa", "Architecture": "amd64", "RootFS": {}})).unwrap().whole);
+}
+
+#[test]
+fn what_an_inspection_does_not_say_is_taken_from_the_listing() {
+    let listed = json!({"Id": "c1", "Names": ["/p-web-1"], "Image": "localhost:5000/web:1", "ImageID": "sha256:aa",
+        "State": "exited", "Status": "Exited (7) 2 hours ago", "Labels": {"com.docker.compose.service": "web"}});
+    let c = container(&listed, &Value::Null, false).unwrap();
+    assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
+    assert_eq!((c.config_image.as_str(), c.image.0.as_str()), ("localhost:5000/web:1", "sha256:aa"));
+    assert_eq!((c.state, c.exit_code), (State::Exited, 7));
+    // Once the tag has moved, the listing names an ID in place of it.
+    let moved = json!({"Id": "0123456789abcdef", "Image": "sha256:aa", "Status": "Up 2 hours (Paused)"});
+    let c = container(&moved, &Value::Null, false).unwrap();
+    assert_eq!((c.config_image.as_str(), c.name.as_str()), ("", "0123456789ab"));
+    assert_eq!(c.state, State::Paused);
+    let ended = container(&json!({"Id": "c1", "State": "exited"}), &Value::Null, false).unwrap();
+    assert_eq!(ended.exit_code, -1, "an end of which nothing is known is not a good one");
+}
+
+#[test]
+fn podmans_words_for_a_state_are_understood_and_an_unknown_one_is_unknown() {
+    let state = |word: &str| {
+        let state =
+            json!({"Status": word, "Running": false, "Paused": false, "Restarting": false, "Dead": false});
+        made(&json!({"State": state})).state
+    };
+    assert_eq!((state("stopped"), state("initialized")), (State::Exited, State::Created));
+    assert_eq!((state("stopping"), state("configured")), (State::Running, State::Created));
+    // A container about which nothing is known must not look like a stopped one.
+    let unknown = json!({"Id": "c1", "State": {"Status": "frobnicated", "Running": false}});
+    assert_eq!(container(&json!({}), &unknown, true).unwrap().state, State::Unknown);
+    assert_eq!(container(&json!({}), &json!({"Id": "c1"}), true).unwrap().state, State::Unknown);
+}
+
+#[test]
+fn podmans_labels_tell_who_keeps_a_container() {
+    let manager = |labels: Value, podman: bool| {
+        let seen = json!({"Id": "c1", "Config": {"Labels": labels}});
+        container(&Value::Null, &seen, podman).unwrap().manager
+    };
+    let unit = json!({"PODMAN_SYSTEMD_UNIT": "web.service", "io.containers.autoupdate": "registry"});
+    assert_eq!(manager(unit.clone(), true), Some(Manager::Unit("web.service".into())));
+    assert_eq!(manager(json!({"io.containers.autoupdate": "registry"}), true), Some(Manager::AutoUpdate));
+    assert_eq!(manager(json!({"io.containers.autoupdate": "disabled"}), true), None);
+    assert_eq!(manager(json!({"PODMAN_SYSTEMD_UNIT": ""}), true), None);
+    assert_eq!(manager(json!({}), true), None);
+    // Labels of a compose file that is used with both mean nothing to docker.
+    assert_eq!(manager(unit, false), None);
+}

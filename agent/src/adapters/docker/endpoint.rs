@@ -1,0 +1,375 @@
+//! Where the container engine listens: resolved once, the way its own command line does it (DECISIONS 2).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use sha2::Digest as _;
+
+use crate::config::Runtime;
+use crate::model::text::plainly;
+
+/// Port of a `tcp://` address that names none.
+const DEFAULT_PORT: u16 = 2375;
+
+/// Address of an engine. As text it is what compose children get as `DOCKER_HOST`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// Plain HTTP at `host:port`.
+    Tcp(String),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
+            Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
+        }
+    }
+}
+
+/// Why there is no engine address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// Not an address at all.
+    #[error("{from}: \"{value}\" is not an engine address (unix:///path/to.sock or tcp://host:port)")]
+    Malformed {
+        /// Variable or file that named it.
+        from: String,
+        /// What it says.
+        value: String,
+    },
+    /// An address that this program does not speak to.
+    #[error("{from}: \"{value}\": {what} is not supported (use unix:///path/to.sock or tcp://host:port)")]
+    Unsupported {
+        /// Variable or file that named it.
+        from: String,
+        /// What it says.
+        value: String,
+        /// What is missing here.
+        what: &'static str,
+    },
+    /// The configured context can't be read.
+    #[error("{from}: docker context \"{name}\": {reason}")]
+    Context {
+        /// Variable or file that named it.
+        from: String,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The command line's configuration file is broken.
+    #[error("{path}: {reason}")]
+    ConfigFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Where an address comes from, and the environment and file system that it is looked for in.
+pub struct Surroundings<'a> {
+    /// Reads a variable.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// Root of the file system for well-known sockets.
+    pub root: &'a Path,
+}
+
+impl Surroundings<'_> {
+    fn set(&self, name: &str) -> Option<String> {
+        (self.variable)(name).filter(|value| !value.is_empty())
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.root.join(path.strip_prefix("/").unwrap_or(path)).exists()
+    }
+
+    /// The command line's own folder.
+    fn docker_config(&self) -> Option<PathBuf> {
+        let folder = self.set("DOCKER_CONFIG").map(PathBuf::from);
+        folder.or_else(|| self.set("HOME").map(|home| Path::new(&home).join(".docker")))
+    }
+
+    fn under_runtime_dir(&self, rest: &str) -> Option<PathBuf> {
+        self.set("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join(rest))
+    }
+}
+
+impl Endpoint {
+    /// The address of this runtime's engine. Whether something listens there shows when it is called.
+    pub fn resolve(runtime: Runtime, world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+        match runtime {
+            Runtime::Docker => Self::docker(world),
+            Runtime::Podman => Self::podman(world),
+        }
+    }
+
+    fn docker(world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+        if let Some(host) = world.set("DOCKER_HOST") {
+            return Self::parse("DOCKER_HOST", &host, wants_tls(world));
+        }
+        if let Some((from, name)) = context_name(world)? {
+            return in_context(world, &from, &name);
+        }
+        let rootful = PathBuf::from("/var/run/docker.sock");
+        let rootless = world.under_runtime_dir("docker.sock");
+        Ok(Self::Unix(first_existing(world, rootful, rootless)))
+    }
+
+    fn podman(world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+        for name in ["CONTAINER_HOST", "DOCKER_HOST"] {
+            if let Some(host) = world.set(name) {
+                return Self::parse(name, &host, wants_tls(world));
+            }
+        }
+        let rootful = PathBuf::from("/run/podman/podman.sock");
+        let rootless = world.under_runtime_dir("podman/podman.sock");
+        Ok(Self::Unix(first_existing(world, rootful, rootless)))
+    }
+
+    fn parse(from: &str, value: &str, tls: bool) -> Result<Self, EndpointError> {
+        let malformed = || EndpointError::Malformed { from: from.to_owned(), value: value.to_owned() };
+        let unsupported =
+            |what| Err(EndpointError::Unsupported { from: from.to_owned(), value: value.to_owned(), what });
+        match value.split_once("://").ok_or_else(malformed)? {
+            // A relative path would mean another file in a child that runs elsewhere.
+            ("unix", path) if path.starts_with('/') => Ok(Self::Unix(PathBuf::from(path))),
+            ("tcp" | "http", _) if tls => {
+                unsupported("TLS (DOCKER_TLS_VERIFY or a context with certificates)")
+            }
+            ("tcp" | "http", address) => Ok(Self::Tcp(host_and_port(address).ok_or_else(malformed)?)),
+            ("https", _) => unsupported("TLS"),
+            ("ssh", _) => unsupported("ssh"),
+            ("npipe" | "fd", _) => unsupported("this kind of socket"),
+            _ => Err(malformed()),
+        }
+    }
+}
+
+fn wants_tls(world: &Surroundings<'_>) -> bool {
+    world.set("DOCKER_TLS_VERIFY").is_some() || world.set("DOCKER_TLS").is_some()
+}
+
+/// The usual socket; the other one only where the usual one is absent.
+fn first_existing(world: &Surroundings<'_>, usual: PathBuf, other: Option<PathBuf>) -> PathBuf {
+    match other {
+        Some(other) if !world.exists(&usual) && world.exists(&other) => other,
+        _ => usual,
+    }
+}
+
+fn host_and_port(address: &str) -> Option<String> {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    if address.is_empty() || address.contains(['/', '@', '?', '#', ' ']) {
+        return None;
+    }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse::<u16>().ok().filter(|p| *p > 0)?),
+        _ => (address, DEFAULT_PORT),
+    };
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    (!host.is_empty() && (bracketed || !host.contains(':'))).then(|| format!("{host}:{port}"))
+}
+
+/// Of the command line's configuration file.
+#[derive(serde::Deserialize)]
+struct ConfigFile {
+    #[serde(rename = "currentContext")]
+    current_context: Option<String>,
+}
+
+/// Of a context's description.
+#[derive(serde::Deserialize)]
+struct Meta {
+    #[serde(rename = "Endpoints")]
+    endpoints: MetaEndpoints,
+}
+
+#[derive(serde::Deserialize)]
+struct MetaEndpoints {
+    docker: MetaDocker,
+}
+
+#[derive(serde::Deserialize)]
+struct MetaDocker {
+    #[serde(rename = "Host", default)]
+    host: String,
+}
+
+/// The context that the user chose, and where; `None` for the default one.
+fn context_name(world: &Surroundings<'_>) -> Result<Option<(String, String)>, EndpointError> {
+    if let Some(name) = world.set("DOCKER_CONTEXT") {
+        return Ok(chosen("DOCKER_CONTEXT".to_owned(), name));
+    }
+    let Some(path) = world.docker_config().map(|folder| folder.join("config.json")) else { return Ok(None) };
+    let fault = |reason: String| EndpointError::ConfigFile { path: path.display().to_string(), reason };
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // An agent under its own user need not be able to read it, and then has no context.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(fault(plainly(&error))),
+    };
+    let file: ConfigFile = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
+    Ok(file.current_context.and_then(|name| chosen(path.display().to_string(), name)))
+}
+
+fn chosen(from: String, name: String) -> Option<(String, String)> {
+    (!name.is_empty() && name != "default").then_some((from, name))
+}
+
+fn in_context(world: &Surroundings<'_>, from: &str, name: &str) -> Result<Endpoint, EndpointError> {
+    let fault = |reason: &str| EndpointError::Context {
+        from: from.to_owned(),
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let folder = world.docker_config().ok_or_else(|| fault("neither DOCKER_CONFIG nor HOME is set"))?;
+    let contexts = folder.join("contexts");
+    let id = hex::encode(sha2::Sha256::digest(name.as_bytes()));
+    let meta = contexts.join("meta").join(&id).join("meta.json");
+    let text = std::fs::read(&meta)
+        .map_err(|error| fault(&format!("{} can't be read: {}", meta.display(), plainly(&error))))?;
+    let meta: Meta =
+        serde_json::from_slice(&text).map_err(|error| fault(&format!("{}: {error}", meta.display())))?;
+    let certificates = contexts.join("tls").join(&id).join("docker").exists();
+    Endpoint::parse(&format!("docker context \"{name}\""), &meta.endpoints.docker.host, certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::fs;
+
+    use super::*;
+
+    struct World {
+        root: tempfile::TempDir,
+        variables: HashMap<String, String>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let home = root.path().join("home").display().to_string();
+            Self { root, variables: HashMap::from([("HOME".to_owned(), home)]) }
+        }
+
+        fn with(mut self, name: &str, value: &str) -> Self {
+            self.variables.insert(name.to_owned(), value.to_owned());
+            self
+        }
+
+        fn file(self, path: &str, text: &str) -> Self {
+            let path = self.root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            self
+        }
+
+        fn context(self, name: &str, host: &str) -> Self {
+            let id = hex::encode(sha2::Sha256::digest(name.as_bytes()));
+            let text = format!(r#"{{"Name":"{name}","Endpoints":{{"docker":{{"Host":"{host}"}}}}}}"#);
+            self.file(&format!("home/.docker/contexts/meta/{id}/meta.json"), &text)
+        }
+
+        fn resolve(&self, runtime: Runtime) -> Result<String, String> {
+            let variable = |name: &str| self.variables.get(name).cloned();
+            let world = Surroundings { variable: &variable, root: self.root.path() };
+            Endpoint::resolve(runtime, &world).map(|e| e.to_string()).map_err(|e| e.to_string())
+        }
+
+        fn docker(&self) -> String {
+            self.resolve(Runtime::Docker).unwrap()
+        }
+    }
+
+    #[test]
+    fn without_any_hint_it_is_the_well_known_socket_even_when_absent() {
+        assert_eq!(World::new().docker(), "unix:///var/run/docker.sock");
+        assert_eq!(World::new().resolve(Runtime::Podman).unwrap(), "unix:///run/podman/podman.sock");
+    }
+
+    #[test]
+    fn the_rootless_socket_counts_only_where_the_usual_one_is_absent() {
+        let rootless = World::new().with("XDG_RUNTIME_DIR", "/run/user/7").file("run/user/7/docker.sock", "");
+        assert_eq!(rootless.docker(), "unix:///run/user/7/docker.sock");
+        assert_eq!(rootless.file("var/run/docker.sock", "").docker(), "unix:///var/run/docker.sock");
+        let podman =
+            World::new().with("XDG_RUNTIME_DIR", "/run/user/7").file("run/user/7/podman/podman.sock", "");
+        assert_eq!(podman.resolve(Runtime::Podman).unwrap(), "unix:///run/user/7/podman/podman.sock");
+    }
+
+    #[test]
+    fn docker_host_beats_the_context_and_the_variable_beats_the_file() {
+        let world = World::new()
+            .file("home/.docker/config.json", r#"{"auths":{},"currentContext":"filed"}"#)
+            .context("filed", "unix:///filed.sock")
+            .context("named", "tcp://10.0.0.1:2375");
+        assert_eq!(world.docker(), "unix:///filed.sock");
+        let world = world.with("DOCKER_CONTEXT", "named");
+        assert_eq!(world.docker(), "tcp://10.0.0.1:2375");
+        let world = world.with("DOCKER_CONTEXT", "default");
+        assert_eq!(world.docker(), "unix:///var/run/docker.sock");
+        let world = world.with("DOCKER_CONTEXT", "nowhere").with("DOCKER_HOST", "unix:///host.sock");
+        assert_eq!(world.docker(), "unix:///host.sock");
+    }
+
+    #[test]
+    fn a_context_that_is_not_there_is_an_error_that_names_it() {
+        let error = World::new().with("DOCKER_CONTEXT", "gone").resolve(Runtime::Docker).unwrap_err();
+        assert!(error.starts_with("DOCKER_CONTEXT: docker context \"gone\": "), "{error}");
+    }
+
+    #[test]
+    fn a_broken_configuration_file_is_not_taken_for_an_empty_one() {
+        let error = World::new().file("home/.docker/config.json", "{").resolve(Runtime::Docker).unwrap_err();
+        assert!(error.contains("config.json: "), "{error}");
+    }
+
+    #[test]
+    fn podman_prefers_its_own_variable() {
+        let world = World::new().with("DOCKER_HOST", "unix:///d.sock");
+        assert_eq!(world.resolve(Runtime::Podman).unwrap(), "unix:///d.sock");
+        let world = world.with("CONTAINER_HOST", "unix:///c.sock");
+        assert_eq!(world.resolve(Runtime::Podman).unwrap(), "unix:///c.sock");
+        assert_eq!(world.docker(), "unix:///d.sock");
+    }
+
+    #[test]
+    fn tcp_addresses_get_a_port() {
+        for (given, want) in [
+            ("tcp://10.0.0.1", "tcp://10.0.0.1:2375"),
+            ("tcp://engine:1234/", "tcp://engine:1234"),
+            ("http://engine:1234", "tcp://engine:1234"),
+            ("tcp://[::1]:1234", "tcp://[::1]:1234"),
+            ("tcp://[::1]", "tcp://[::1]:2375"),
+        ] {
+            assert_eq!(World::new().with("DOCKER_HOST", given).docker(), want);
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_said_plainly() {
+        for (given, part) in [
+            ("ssh://me@host", "ssh is not supported"),
+            ("https://host:2376", "TLS is not supported"),
+            ("unix://docker.sock", "is not an engine address"),
+            ("unix://", "is not an engine address"),
+            ("10.0.0.1:2375", "is not an engine address"),
+            ("tcp://", "is not an engine address"),
+            ("tcp://host:0", "is not an engine address"),
+            ("tcp://::1:2375", "is not an engine address"),
+        ] {
+            let error = World::new().with("DOCKER_HOST", given).resolve(Runtime::Docker).unwrap_err();
+            assert!(error.contains(part) && error.contains(given), "{error}");
+            assert!(error.starts_with("DOCKER_HOST: "), "{error}");
+        }
+        let tls = World::new().with("DOCKER_HOST", "tcp://host:2376").with("DOCKER_TLS_VERIFY", "1");
+        assert!(tls.resolve(Runtime::Docker).unwrap_err().contains("TLS"));
+        assert_eq!(tls.with("DOCKER_HOST", "unix:///x.sock").docker(), "unix:///x.sock");
+    }
+}

@@ -1,0 +1,117 @@
+//! The engine's event stream: one JSON object a line. A line that is none is left out, the others are read on.
+
+use bollard::errors::Error;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use super::client::Client;
+use super::convert;
+use crate::model::ContainerEvent;
+
+/// Longest line that is read. An event carries the container's labels, which may be many.
+const LINE_LIMIT: usize = 1 << 20;
+
+/// The events that `filters` lets through, from `since` on. The request goes out when the stream is first read: podman
+/// does not begin its answer before there is something to tell.
+pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'static, ContainerEvent> {
+    let answer = async move {
+        let query = [("filters", filters.as_str()), ("since", since.as_str())];
+        client.stream("/events", &query).await
+    };
+    stream::once(answer)
+        .flat_map(|answer| match answer {
+            Ok(answer) => lines(answer.into_body()).left_stream(),
+            Err(error) => stream::once(async { Err(error) }).right_stream(),
+        })
+        .scan((), |(), line| {
+            let line = line.inspect_err(|error| tracing::debug!(%error, "event stream broke"));
+            std::future::ready(line.ok())
+        })
+        .filter_map(|line| std::future::ready(read(&line)))
+        .boxed()
+}
+
+fn read(line: &[u8]) -> Option<ContainerEvent> {
+    let seen = serde_json::from_slice::<Value>(line);
+    convert::event(&seen.inspect_err(|error| tracing::debug!(%error, "an event can't be read")).ok()?)
+}
+
+fn lines(body: Incoming) -> impl futures_util::Stream<Item = Result<Vec<u8>, Error>> + Send {
+    stream::unfold((body, Lines::default()), |(mut body, mut lines)| async move {
+        loop {
+            if let Some(line) = lines.next() {
+                return Some((Ok(line), (body, lines)));
+            }
+            match body.frame().await {
+                None => return None,
+                Some(Ok(frame)) => lines.push(frame.data_ref().map_or(&[], |data| data)),
+                Some(Err(error)) => return Some((Err(error.into()), (body, lines))),
+            }
+        }
+    })
+}
+
+/// Lines out of pieces. One that is too long is left out whole.
+#[derive(Default)]
+struct Lines {
+    buffer: Vec<u8>,
+    /// So much of the buffer is known to have no end of a line.
+    scanned: usize,
+    /// The rest of the line that comes is left out.
+    skipping: bool,
+}
+
+impl Lines {
+    fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        while let Some(at) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
+            let rest = self.buffer.split_off(self.scanned + at + 1);
+            let line = std::mem::replace(&mut self.buffer, rest);
+            self.scanned = 0;
+            let skipped = std::mem::take(&mut self.skipping) || line.len() > LINE_LIMIT;
+            if !skipped && !line.trim_ascii().is_empty() {
+                return Some(line);
+            }
+        }
+        self.scanned = self.buffer.len();
+        if self.scanned > LINE_LIMIT {
+            (self.buffer, self.scanned, self.skipping) = (Vec::new(), 0, true);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(pieces: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut out = Vec::new();
+        for piece in pieces {
+            lines.push(piece);
+            while let Some(line) = lines.next() {
+                out.push(String::from_utf8(line).unwrap().trim_end().to_owned());
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn lines_are_put_together_from_pieces() {
+        assert_eq!(all(&[b"a", b"b\nc\n\n", b"", b"d\r\n", b"e"]), ["ab", "c", "d"]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_left_out_and_the_next_one_read() {
+        let long = vec![b'x'; LINE_LIMIT / 2 + 1];
+        assert_eq!(all(&[&long, &long, b"y\nz\n"]), ["z"]);
+        let whole = [&long[..], &long[..], b"\nz\n"].concat();
+        assert_eq!(all(&[&whole]), ["z"]);
+    }
+}

@@ -1,0 +1,494 @@
+//! The container engine over its HTTP interface, Docker's or podman's (DECISIONS 2).
+
+mod answer;
+mod client;
+mod connection;
+mod convert;
+mod endpoint;
+mod events;
+mod names;
+mod pull;
+mod stats;
+mod transport;
+mod version;
+
+use std::collections::HashMap;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::auth::DockerCredentials;
+use bollard::errors::Error;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters as query;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use self::client::Client;
+use self::connection::{AT_ONCE, Connection};
+pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
+use self::names::{checked, escaped};
+use crate::model::image::{ImageId, Reference, Repository};
+use crate::model::output::{Tail, stable};
+use crate::model::{Container, ContainerEvent, CurrentOwner, EngineError, Members, Usage};
+use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
+
+const PING: Duration = Duration::from_secs(5);
+/// Old engines make a one-shot reading wait for the next tick of their collector: about a second.
+const STATS: Duration = Duration::from_secs(5);
+const CHANGE: Duration = Duration::from_secs(15);
+/// A container may have a long stop time of its own before it is started again.
+const RESTART: Duration = Duration::from_secs(150);
+/// How often a tag is moved that somebody else moves at the same time.
+const TAG_TRIES: u32 = 5;
+/// A pull may take hours, but not without a sign of life.
+const PULL_SILENCE: Duration = Duration::from_mins(2);
+
+/// Logins for pulls.
+#[async_trait]
+pub trait PullAuth: Send + Sync + 'static {
+    /// What the engine shall log in with at the registry `host`; `None` to go without. The error says why the
+    /// credentials that are there can't be had.
+    async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String>;
+}
+
+/// An engine behind a socket. Making one connects to nothing.
+pub struct DockerEngine {
+    connection: Connection,
+    auth: Arc<dyn PullAuth>,
+}
+
+impl DockerEngine {
+    /// The engine at `endpoint`; pulls log in with what `auth` has.
+    pub fn new(endpoint: Endpoint, auth: Arc<dyn PullAuth>) -> Self {
+        Self { connection: Connection::new(endpoint), auth }
+    }
+
+    /// Lists containers in any state, as the engine describes them.
+    async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
+        let filters = json!({ filter: [value] }).to_string();
+        let query = [("all", "true"), ("filters", filters.as_str())];
+        let doing = "list containers";
+        let listed = self
+            .connection
+            .read(doing, |client| async move { client.get("/containers/json", &query).await })
+            .await?;
+        match listed {
+            Value::Array(listed) => Ok(listed),
+            Value::Null => Ok(Vec::new()),
+            _ => Err(EngineError::Refused(format!("{doing}: the answer is no list"))),
+        }
+    }
+
+    /// What the engine says about a container, and whether it is podman; `None` when it is gone.
+    async fn seen(&self, doing: &str, name: &str) -> Result<Option<(Value, bool)>, EngineError> {
+        let path = format!("/containers/{name}/json");
+        let ask = |client: Client| {
+            let path = path.as_str();
+            async move { Ok((client.get(path, &[]).await?, client.podman)) }
+        };
+        match self.connection.read(doing, ask).await {
+            Ok(seen) => Ok(Some(seen)),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same in our terms.
+    async fn inspect(&self, name: &str) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(name));
+        let Some((seen, podman)) = self.seen(&doing, name).await? else { return Ok(None) };
+        let container = convert::container(&Value::Null, &seen, podman);
+        container.map(Some).ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id")))
+    }
+
+    /// A container of a listing. One that can't be described hides none of the others: it is what the listing says.
+    async fn look(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(id));
+        let (seen, podman) = match self.seen(&doing, id).await {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(None),
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}; only what the listing says of it is known");
+                (Value::Null, self.connection.is_podman().await)
+            }
+        };
+        Ok(convert::container(listed, &seen, podman))
+    }
+
+    /// Looks up the containers whose networks these use: among themselves, else at the engine.
+    async fn find_lenders(&self, containers: &mut [Container]) -> Result<(), EngineError> {
+        let mut found: HashMap<String, Option<CurrentOwner>> = HashMap::new();
+        for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
+            if found.contains_key(given) {
+                continue;
+            }
+            let owner = match containers.iter().find(|one| one.id == *given || one.name == *given) {
+                Some(container) => Some(CurrentOwner::of(container)),
+                None => self.inspect(checked(given)?).await?.as_ref().map(CurrentOwner::of),
+            };
+            found.insert(given.clone(), owner);
+        }
+        for owner in containers.iter_mut().filter_map(|container| container.network_of.as_mut()) {
+            owner.found = found.get(&owner.given).cloned().flatten();
+        }
+        Ok(())
+    }
+
+    /// Value of the hold label of a container; the outer `None` when there is no such container.
+    async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
+        let seen = self.seen(&format!("inspect container {name}"), name).await?;
+        Ok(seen.map(|(seen, _)| Hold {
+            image: answer::text(&seen, "/Image").map(|id| ImageId(id.to_owned())),
+            ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
+        }))
+    }
+
+    async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let body = ContainerCreateBody {
+            image: Some(id.0.clone()),
+            // It is never started; the engine only wants a command.
+            entrypoint: Some(vec![String::new()]),
+            cmd: Some(vec!["true".to_owned()]),
+            // An image that compose built carries compose's labels; inherited, they would make the anchor a
+            // container of that project.
+            labels: Some(HashMap::from([
+                label(HOLD_LABEL, project),
+                label(convert::PROJECT_LABEL, ""),
+                label(convert::SERVICE_LABEL, ""),
+            ])),
+            host_config: Some(HostConfig { network_mode: Some("none".to_owned()), ..HostConfig::default() }),
+            ..ContainerCreateBody::default()
+        };
+        let doing = format!("hold image {id}");
+        let body = serde_json::to_vec(&body)
+            .map(Bytes::from)
+            .map_err(|error| EngineError::Refused(format!("{doing}: {error}")))?;
+        self.connection
+            .call(&doing, CHANGE, |client| {
+                let body = body.clone();
+                async move { client.send(Method::POST, "/containers/create", &[("name", name)], body).await }
+            })
+            .await
+            .map_err(|error| match error {
+                // It was not there a moment ago.
+                EngineError::Refused(text) if text.contains("already in use") => {
+                    EngineError::Refused(format!("{text} (another agent may be at work on this project)"))
+                }
+                error => error,
+            })
+    }
+}
+
+/// What stands in the way under an anchor's name.
+struct Hold {
+    image: Option<ImageId>,
+    ours: bool,
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn ping(&self) -> Result<(), EngineError> {
+        self.connection.ping(PING).await
+    }
+
+    async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
+        let listed = match members {
+            Members::Project(project) => {
+                self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?
+            }
+            // Podman's names have no slash.
+            Members::Name(name) => self.list("name", format!("^/?{}$", escaped(name))).await?,
+        };
+        let wanted = listed.into_iter().filter_map(|listed| {
+            let labels = answer::map(&listed, "/Labels").unwrap_or_default();
+            let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
+            let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
+            Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
+        });
+        let mut containers: Vec<Container> = stream::iter(wanted)
+            .map(|(id, listed)| async move { self.look(&listed, &id).await })
+            .buffer_unordered(AT_ONCE)
+            // One that went away in between is not there.
+            .try_filter_map(|container| ready(Ok(container)))
+            .try_collect()
+            .await?;
+        if let Members::Name(name) = members {
+            containers.retain(|container| container.name == *name);
+        }
+        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.find_lenders(&mut containers).await?;
+        Ok(containers)
+    }
+
+    async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        let name = checked(name)?;
+        let doing = format!("inspect image {name}");
+        let path = format!("/images/{name}/json");
+        let path = path.as_str();
+        let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
+        match seen {
+            Ok(seen) => convert::image(&seen)
+                .map(Some)
+                .ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id"))),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn pull(
+        &self,
+        reference: &Reference,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), EngineError> {
+        let doing = format!("pull {reference}");
+        let host = &reference.repository.host;
+        let login = self.auth.login(host).await.map_err(|reason| {
+            EngineError::Refused(format!("{doing}: no credentials for {host}: {}", stable(&reason)))
+        })?;
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        };
+        let options = query::CreateImageOptionsBuilder::new()
+            .from_image(&reference.repository.to_string())
+            .tag(which)
+            .build();
+        let client = self.connection.fresh().await?;
+        let mut messages = client.docker.create_image(Some(options), None, login);
+        let mut layers = pull::Layers::default();
+        progress.send_replace(PullProgress::default());
+        loop {
+            let Ok(message) = timeout(PULL_SILENCE, messages.next()).await else {
+                let silence = PULL_SILENCE.as_secs();
+                return Err(EngineError::Refused(format!("{doing}: no progress for {silence} s")));
+            };
+            match message {
+                None => return Ok(()),
+                Some(Ok(message)) => layers.note(&message),
+                Some(Err(error)) => {
+                    let error = self.connection.explain(&doing, &error);
+                    if error.is_unavailable() {
+                        self.connection.forget().await;
+                    }
+                    return Err(error);
+                }
+            }
+            let pulled = layers.pulled();
+            progress.send_if_modified(|seen| std::mem::replace(seen, pulled) != pulled);
+        }
+    }
+
+    async fn tag(&self, id: &ImageId, reference: &Reference) -> Result<(), EngineError> {
+        let image = checked(&id.0)?;
+        let options = query::TagImageOptionsBuilder::new()
+            .repo(&reference.repository.to_string())
+            .tag(reference.tag.as_deref().unwrap_or("latest"))
+            .build();
+        let doing = format!("tag {id} as {}", reference.tagged());
+        let mut tries = TAG_TRIES;
+        loop {
+            let done = self.connection.call(&doing, CHANGE, |client| {
+                let options = options.clone();
+                async move { client.docker.tag_image(image, Some(options)).await }
+            });
+            tries -= 1;
+            match done.await {
+                // The containerd store moves a tag by removing and making it: of two who do so at once, one is refused.
+                Err(EngineError::Refused(text)) if tries > 0 && text.contains("already exists") => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn untag(&self, reference: &Reference) -> Result<(), EngineError> {
+        let name = reference.tagged();
+        let path = format!("/images/{name}");
+        let path = path.as_str();
+        // Without force the engine refuses where a container, running or not, has no other name for its image.
+        let query = [("force", "false"), ("noprune", "true")];
+        let done = self
+            .connection
+            .call(&format!("remove tag {name}"), CHANGE, |client| async move {
+                match client.send(Method::DELETE, path, &query, Bytes::new()).await {
+                    Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
+                    done => done,
+                }
+            })
+            .await;
+        absent_is_fine(done)
+    }
+
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
+        let filters = json!({ "reference": [format!("{repository}:*")] }).to_string();
+        let query = [("filters", filters.as_str())];
+        let listed = self
+            .connection
+            .read(&format!("list the tags of {repository}"), |client| async move {
+                client.get("/images/json", &query).await
+            })
+            .await?;
+        // An image is listed with all its names.
+        let names = answer::list(&listed, "").iter().flat_map(|image| answer::texts(image, "/RepoTags"));
+        let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
+        tags.retain(|tag| tag.repository == *repository);
+        tags.sort();
+        Ok(tags)
+    }
+
+    async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
+        let name = checked(name)?;
+        match self.hold(name).await? {
+            Some(hold) if !hold.ours => Err(EngineError::Refused(format!(
+                "hold image {id}: the name {name} belongs to a container that is not ours"
+            ))),
+            Some(hold) if hold.image.as_ref() == Some(id) => Ok(()),
+            there => {
+                if there.is_some() {
+                    self.remove_anchor(name).await?;
+                }
+                self.create_anchor(name, id, project).await
+            }
+        }
+    }
+
+    async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError> {
+        let listed = self.list("label", format!("{HOLD_LABEL}={project}")).await?;
+        let mut names: Vec<String> = listed
+            .iter()
+            .filter_map(|listed| answer::text(listed, "/Names/0"))
+            .map(|name| name.trim_start_matches('/').to_owned())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    async fn remove_anchor(&self, name: &str) -> Result<(), EngineError> {
+        let name = checked(name)?;
+        let doing = format!("remove container {name}");
+        match self.hold(name).await? {
+            None => return Ok(()),
+            Some(hold) if !hold.ours => {
+                return Err(EngineError::Refused(format!("{doing}: it is not ours")));
+            }
+            Some(_) => {}
+        }
+        // The image's own volumes were made with it and go with it.
+        let options = query::RemoveContainerOptionsBuilder::new().force(false).v(true).build();
+        let done = self
+            .connection
+            .call(&doing, CHANGE, |client| {
+                let options = options.clone();
+                async move {
+                    match client.docker.remove_container(name, Some(options)).await {
+                        Err(Error::DockerResponseServerError { status_code: 409, message })
+                            if message.contains("already in progress") =>
+                        {
+                            Ok(())
+                        }
+                        done => done,
+                    }
+                }
+            })
+            .await;
+        absent_is_fine(done)
+    }
+
+    async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError> {
+        let container = checked(container)?;
+        let options =
+            query::LogsOptionsBuilder::new().stdout(true).stderr(true).tail(&lines.to_string()).build();
+        self.connection
+            .read(&format!("read the log of {}", stable(container)), |client| {
+                let mut pieces = client.docker.logs(container, Some(options.clone()));
+                async move {
+                    let mut tail = Tail::default();
+                    while let Some(piece) = pieces.next().await {
+                        tail.push(&piece?.into_bytes());
+                    }
+                    Ok(tail.text())
+                }
+            })
+            .await
+    }
+
+    async fn rename(&self, container: &str, name: &str) -> Result<(), EngineError> {
+        let (container, name) = (checked(container)?, checked(name)?);
+        let doing = format!("rename container {}", stable(container));
+        self.connection
+            .call(&doing, CHANGE, |client| async move {
+                let options = query::RenameContainerOptionsBuilder::new().name(name).build();
+                client.docker.rename_container(container, options).await
+            })
+            .await
+    }
+
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        let container = checked(container)?;
+        let doing = format!("restart container {}", stable(container));
+        let Some(seen) = self.inspect(container).await? else {
+            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
+        };
+        // Podman takes a time that is not given for none at all, and kills.
+        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
+        self.connection
+            .call(&doing, RESTART, |client| {
+                let options = options.clone();
+                async move { client.docker.restart_container(container, Some(options)).await }
+            })
+            .await
+    }
+
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        let since = format!("{}.{:09}", since_nano / 1_000_000_000, since_nano % 1_000_000_000);
+        let filters = json!({ "type": ["container"], "event": convert::EVENTS }).to_string();
+        let client = self.connection.fresh().await?;
+        Ok(events::of(client, filters, since))
+    }
+
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError> {
+        let name = checked(container)?;
+        let path = format!("/containers/{name}/stats");
+        let path = path.as_str();
+        // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
+        let query = [("stream", "false"), ("one-shot", "true")];
+        let seen = self
+            .connection
+            .call(&format!("read the stats of {name}"), STATS, |client| async move {
+                client.get(path, &query).await
+            })
+            .await;
+        match seen {
+            Ok(seen) => Ok(stats::usage(&seen)),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        let doing = "read the machine's memory";
+        let info = self.connection.call(doing, STATS, |client| async move { client.get("/info", &[]).await });
+        let memory = answer::amount(&info.await?, "/MemTotal").filter(|bytes| *bytes > 0);
+        memory.ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no MemTotal")))
+    }
+}
+
+fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
+    match done {
+        Err(EngineError::NotFound(_)) => Ok(()),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod modern_tests;
+#[cfg(test)]
+mod tests;

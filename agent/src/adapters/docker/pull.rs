@@ -1,0 +1,85 @@
+//! How far a pull is, summed over the layers that the engine reports one by one.
+
+use std::collections::HashMap;
+
+use bollard::models::CreateImageInfo;
+
+use crate::ports::PullProgress;
+
+/// Layers seen so far, each with bytes fetched and bytes in all.
+#[derive(Debug, Default)]
+pub(super) struct Layers(HashMap<String, (u64, u64)>);
+
+impl Layers {
+    /// Takes in one message. Only fetching counts: unpacking reports the same bytes once more.
+    pub(super) fn note(&mut self, message: &CreateImageInfo) {
+        let Some(id) = &message.id else { return };
+        let amount = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        match message.status.as_deref() {
+            Some("Downloading") => {
+                let detail = message.progress_detail.as_ref();
+                let layer = self.0.entry(id.clone()).or_default();
+                layer.1 = layer.1.max(amount(detail.and_then(|d| d.total)));
+                layer.0 = layer.0.max(amount(detail.and_then(|d| d.current)));
+            }
+            Some("Verifying Checksum" | "Download complete" | "Extracting" | "Pull complete") => {
+                if let Some(layer) = self.0.get_mut(id) {
+                    layer.0 = layer.0.max(layer.1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The sum.
+    pub(super) fn pulled(&self) -> PullProgress {
+        self.0.values().fold(PullProgress::default(), |sum, (bytes, total)| PullProgress {
+            bytes: sum.bytes.saturating_add(*bytes),
+            total: sum.total.saturating_add(*total),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::ProgressDetail;
+
+    use super::*;
+
+    fn message(id: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
+        CreateImageInfo {
+            id: Some(id.into()),
+            status: Some(status.into()),
+            progress_detail: Some(ProgressDetail { current: Some(current), total: Some(total) }),
+            ..CreateImageInfo::default()
+        }
+    }
+
+    #[test]
+    fn bytes_are_summed_over_the_layers_and_unpacking_does_not_count_again() {
+        let mut layers = Layers::default();
+        for step in [
+            message("a", "Pulling fs layer", 0, 0),
+            message("a", "Downloading", 10, 100),
+            message("b", "Downloading", 5, 50),
+            message("c", "Already exists", 0, 0),
+            message("a", "Download complete", 0, 0),
+            message("a", "Extracting", 3, 100),
+        ] {
+            layers.note(&step);
+        }
+        layers
+            .note(&CreateImageInfo {
+                status: Some("Digest: sha256:…".into()), ..CreateImageInfo::default()
+            });
+        assert_eq!(layers.pulled(), PullProgress { bytes: 105, total: 150 });
+    }
+
+    #[test]
+    fn a_layer_that_is_fetched_again_does_not_go_back() {
+        let mut layers = Layers::default();
+        layers.note(&message("a", "Downloading", 90, 100));
+        layers.note(&message("a", "Downloading", -1, 100));
+        assert_eq!(layers.pulled(), PullProgress { bytes: 90, total: 100 });
+    }
+}

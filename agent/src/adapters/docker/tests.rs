@@ -1,0 +1,390 @@
+//! Tests against an engine that answers what a test wants: versions, faults, logins.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine as _;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use wiremock::matchers::{method, path, query_param};
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
+
+use super::connection::READ;
+use super::*;
+use crate::model::{EventKind, State};
+
+/// Answers with what it was given.
+struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
+
+#[async_trait]
+impl PullAuth for Login {
+    async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
+        self.1.lock().unwrap().push(host.to_owned());
+        self.0.clone()
+    }
+}
+
+async fn server() -> MockServer {
+    let server = MockServer::start().await;
+    let version =
+        ResponseTemplate::new(200).set_body_json(json!({"ApiVersion": "1.41", "MinAPIVersion": "1.12"}));
+    Mock::given(method("GET")).and(path("/version")).respond_with(version).mount(&server).await;
+    let pong = Mock::given(path(versioned("/_ping"))).respond_with(ResponseTemplate::new(200));
+    pong.with_priority(9).mount(&server).await;
+    server
+}
+
+fn engine_with(server: &MockServer, login: Result<Option<DockerCredentials>, String>) -> DockerEngine {
+    let auth = Login(login, Mutex::default());
+    DockerEngine::new(Endpoint::Tcp(server.address().to_string()), Arc::new(auth))
+}
+
+fn engine(server: &MockServer) -> DockerEngine {
+    engine_with(server, Ok(None))
+}
+
+async fn answer(server: &MockServer, at: &str, status: u16, body: &str) {
+    let response = ResponseTemplate::new(status).set_body_raw(body.to_owned(), "application/json");
+    Mock::given(path(versioned(at))).respond_with(response).up_to_n_times(1).mount(server).await;
+}
+
+async fn asked(server: &MockServer, at: &str) -> Vec<Request> {
+    let requests = server.received_requests().await.unwrap();
+    requests.into_iter().filter(|request| request.url.path() == versioned(at)).collect()
+}
+
+/// Every path but the first question has the version that [`server`] agrees to.
+fn versioned(at: &str) -> String {
+    if at == "/version" { at.to_owned() } else { format!("/v1.41{at}") }
+}
+
+#[tokio::test]
+async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged() {
+    let server = server().await;
+    for _ in 0..2 {
+        answer(&server, "/_ping", 200, "OK").await;
+    }
+    let engine = engine(&server);
+    engine.ping().await.unwrap();
+    engine.ping().await.unwrap();
+    assert_eq!(asked(&server, "/version").await.len(), 1);
+
+    let too_old = r#"{"message":"client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade"}"#;
+    answer(&server, "/_ping", 400, too_old).await;
+    answer(&server, "/_ping", 200, "OK").await;
+    engine.ping().await.unwrap();
+    assert_eq!(asked(&server, "/version").await.len(), 2);
+
+    // Plain text, as ancient versions answer it; and no endless loop.
+    for _ in 0..2 {
+        answer(
+            &server,
+            "/_ping",
+            400,
+            "client version 1.54 is too new. Maximum supported API version is 1.41",
+        )
+        .await;
+    }
+    let error = engine.ping().await.unwrap_err();
+    assert!(matches!(&error, EngineError::Refused(text) if text.contains("too new")), "{error:?}");
+}
+
+/// A connection that has agreed upon a version, in a time that passes by itself when nobody works.
+async fn connection(server: &MockServer) -> Connection {
+    let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));
+    connection.client().await.unwrap();
+    tokio::time::pause();
+    connection
+}
+
+#[tokio::test]
+async fn many_questions_are_asked_a_few_at_a_time_and_all_are_answered() {
+    let connection = connection(&server().await).await;
+    let (now, most) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+    let question = || {
+        connection.read("ask", move |_| async move {
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            // So long that the last one waits for its place far longer than the courtesy goes.
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            now.fetch_sub(1, Ordering::Relaxed);
+            Ok(())
+        })
+    };
+    let answers = futures_util::future::join_all((0..AT_ONCE * 5).map(|_| question())).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(most.load(Ordering::Relaxed), AT_ONCE);
+}
+
+#[tokio::test]
+async fn questions_that_hang_do_not_hold_up_the_others() {
+    let connection = connection(&server().await).await;
+    let hang = || connection.read("hang", |_| std::future::pending::<Result<(), Error>>());
+    let began = tokio::time::Instant::now();
+    tokio::select! {
+        answers = futures_util::future::join_all((0..AT_ONCE).map(|_| hang())) => unreachable!("{answers:?}"),
+        answer = connection.read("ask", |_| ready(Ok(()))) => answer.unwrap(),
+    }
+    assert!(began.elapsed() < READ / 5, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn an_engine_that_is_going_down_is_unavailable_and_is_asked_anew() {
+    let server = server().await;
+    answer(&server, "/images/x/json", 503, r#"{"message":"shutting down"}"#).await;
+    let engine = engine(&server);
+    let error = engine.image("x").await.unwrap_err();
+    let want = format!("tcp://{}: it answered 503: shutting down", server.address());
+    assert_eq!(error, EngineError::Unavailable(want));
+    answer(&server, "/images/x/json", 200, r#"{"Id":"sha256:aa","RepoDigests":null}"#).await;
+    let image = engine.image("x").await.unwrap().unwrap();
+    assert_eq!((image.repo_digests.len(), image.size), (0, 0));
+    assert_eq!(asked(&server, "/version").await.len(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_says_nothing_about_the_image() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+    let serve = async {
+        for body in [r#"{"ApiVersion":"1.41"}"#, r#"{"Id":"sha2"#] {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = socket.read(&mut request).await;
+            let length = if body.ends_with('}') { body.len() } else { 500 };
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+            socket.write_all(head.as_bytes()).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    };
+    let engine = DockerEngine::new(endpoint.clone(), Arc::new(Login(Ok(None), Mutex::default())));
+    let error = tokio::select! {
+        seen = engine.image("x") => seen.unwrap_err(),
+        () = serve => unreachable!("it waits for ever"),
+    };
+    assert_eq!(error, EngineError::Unavailable(format!("{endpoint}: connection lost")));
+}
+
+#[tokio::test]
+async fn a_missing_image_is_none_and_a_refusal_is_told() {
+    let server = server().await;
+    answer(&server, "/images/x/json", 404, r#"{"message":"No such image: x:latest"}"#).await;
+    answer(&server, "/images/x/json", 500, r#"{"message":"layer 3f2a1b9c8d7e is\u001b[31m broken"}"#).await;
+    answer(&server, "/images/x/json", 200, "<html>").await;
+    let engine = engine(&server);
+    assert_eq!(engine.image("x").await.unwrap(), None);
+    let error = engine.image("x").await.unwrap_err();
+    assert_eq!(error, EngineError::Refused("inspect image x: layer <id> is broken".into()));
+    let error = engine.image("x").await.unwrap_err();
+    assert!(matches!(&error, EngineError::Refused(text) if text.contains("not understood")), "{error:?}");
+}
+
+#[tokio::test]
+async fn names_can_not_lead_to_another_path() {
+    let server = server().await;
+    let engine = engine(&server);
+    for name in ["", "/x", "../x", "a/../b", "x?force=1", "x#", "x y", "a//b", "ä"] {
+        let error = engine.image(name).await.unwrap_err();
+        assert!(matches!(error, EngineError::NotFound(_)), "{name}: {error:?}");
+        engine.log_tail(name, 1).await.unwrap_err();
+        engine.remove_anchor(name).await.unwrap_err();
+    }
+    assert_eq!(server.received_requests().await.unwrap().len(), 0);
+}
+
+fn pinned() -> Reference {
+    Reference::parse(&format!("ghcr.io/team/web:1@sha256:{}", "ab".repeat(32))).unwrap()
+}
+
+#[tokio::test]
+async fn a_login_is_sent_so_that_the_engine_can_read_it() {
+    let server = server().await;
+    answer(&server, "/images/create", 200, "{\"status\":\"Status: Image is up to date\"}\n").await;
+    let login = DockerCredentials {
+        username: Some("me".into()),
+        // Each place of a triple sees each sign that plain base64 writes as + or /.
+        password: Some(">>>???~~~>?~ÿÿÿ".into()),
+        ..DockerCredentials::default()
+    };
+    let engine = engine_with(&server, Ok(Some(login.clone())));
+    engine.pull(&pinned(), &watch::channel(PullProgress::default()).0).await.unwrap();
+    let request = &asked(&server, "/images/create").await[0];
+    let header = request.headers.get("x-registry-auth").unwrap().to_str().unwrap();
+    let plain = base64::engine::general_purpose::URL_SAFE.decode(header).unwrap();
+    assert_eq!(serde_json::from_slice::<DockerCredentials>(&plain).unwrap(), login);
+    let query: HashMap<_, _> = request.url.query_pairs().collect();
+    assert_eq!(query["fromImage"], "ghcr.io/team/web");
+    assert_eq!(query["tag"], format!("sha256:{}", "ab".repeat(32)));
+}
+
+#[tokio::test]
+async fn credentials_that_can_not_be_had_fail_the_pull_before_it_begins() {
+    let server = server().await;
+    let engine = engine_with(&server, Err("the helper did not answer".into()));
+    let error = engine.pull(&pinned(), &watch::channel(PullProgress::default()).0).await.unwrap_err();
+    let want = format!("pull {}: no credentials for ghcr.io: the helper did not answer", pinned());
+    assert_eq!(error, EngineError::Refused(want));
+    assert_eq!(asked(&server, "/images/create").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_pull_that_fails_halfway_tells_the_engines_reason() {
+    let server = server().await;
+    let body = concat!(
+        r#"{"status":"Downloading","id":"a","progressDetail":{"current":5,"total":9}}"#,
+        "\n",
+        r#"{"errorDetail":{"message":"read tcp 10.0.0.1:4242->10.0.0.2:443: reset"},"error":"x"}"#,
+        "\n"
+    );
+    answer(&server, "/images/create", 200, body).await;
+    let (progress, seen) = watch::channel(PullProgress::default());
+    let error = engine(&server).pull(&pinned(), &progress).await.unwrap_err();
+    let want = format!("pull {}: read tcp 10.0.0.1->10.0.0.2:443: reset", pinned());
+    assert_eq!(error, EngineError::Refused(want));
+    assert_eq!(*seen.borrow(), PullProgress { bytes: 5, total: 9 });
+}
+
+#[tokio::test]
+async fn removing_a_tag_never_forces_and_never_prunes() {
+    let server = server().await;
+    for status in [409, 404, 200] {
+        let body = if status == 200 { "[]" } else { r#"{"message":"no"}"# };
+        let response = ResponseTemplate::new(status).set_body_raw(body, "application/json");
+        Mock::given(method("DELETE"))
+            .and(path(versioned("/images/docker.io/library/x:1")))
+            .and(query_param("noprune", "true"))
+            .and(query_param("force", "false"))
+            .respond_with(response)
+            .up_to_n_times(1)
+            .mount(&server)
+            .await;
+    }
+    let engine = engine(&server);
+    for _ in 0..3 {
+        engine.untag(&Reference::parse("x:1").unwrap()).await.unwrap();
+    }
+    assert_eq!(asked(&server, "/images/docker.io/library/x:1").await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
+    let server = server().await;
+    let list =
+        r#"[{"Id":"c1","Names":["/a"],"Labels":{},"Status":"Up"},{"Id":"c2","Names":["/b"],"Labels":null}]"#;
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"No such container: c1"}"#).await;
+    let inspected = r#"{"Id":"c2","Name":"/b","Image":"sha256:aa","State":{"Status":"exited"},"Config":{}}"#;
+    answer(&server, "/containers/c2/json", 200, inspected).await;
+    let engine = engine(&server);
+    let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["b"]);
+
+    // One that can't be described is not absent.
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
+    answer(&server, "/containers/c2/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_container_that_podman_calls_stopped_has_exited() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"},"State":"stopped",
+        "Status":"Exited (7) Less than a second ago"}]"#;
+    let inspected = r#"{"Id":"c1","Name":"/loop-web-1","Image":"sha256:aa","Config":{},"State":{
+        "Status":"stopped","Running":false,"ExitCode":7,"FinishedAt":"2026-11-21T18:59:48.382075036Z",
+        "Health":{"Status":"","FailingStreak":0,"Log":null}}}"#;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, &list.replace("evenkeel.hold", "x")).await;
+    answer(&server, "/containers/c1/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Project("loop".into())).await.unwrap();
+    assert_eq!((seen[0].state, seen[0].exit_code), (State::Exited, 7));
+    assert_eq!(seen[0].status, "Exited (7) Less than a second ago");
+
+    answer(&server, "/containers/json", 200, list).await;
+    assert_eq!(engine.anchors("loop").await.unwrap(), ["loop-web-1"]);
+    answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
+    let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
+    assert_eq!(error, EngineError::Refused("remove container loop-web-1: it is not ours".into()));
+}
+
+/// As podman 4.3.1 tells it, which filters by its own words.
+#[tokio::test]
+async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
+    let server = server().await;
+    let told = |word: &str, code: &str, nano: i64| {
+        let name =
+            json!({"name": "shop-web-1", "com.docker.compose.project": "shop", "containerExitCode": code});
+        let actor = json!({"ID": "c1", "Attributes": name});
+        json!({"status": word, "id": "c1", "Type": "container", "Action": word, "Actor": actor,
+            "scope": "local", "time": 1_795_286_529, "timeNano": nano})
+    };
+    let body = format!("{}\n{}\n", told("die", "137", 1), told("remove", "0", 2));
+    answer(&server, "/_ping", 200, "OK").await;
+    answer(&server, "/events", 200, &body).await;
+    let events = engine(&server).events(0).await.unwrap();
+    let happened: Vec<_> = events.map(|event| event.what).collect().await;
+    assert_eq!(happened, [EventKind::Die { exit_code: 137 }, EventKind::Destroy]);
+    let asked = &asked(&server, "/events").await[0];
+    let query: HashMap<_, _> = asked.url.query_pairs().collect();
+    let filters: HashMap<String, Vec<String>> = serde_json::from_str(&query["filters"]).unwrap();
+    for word in ["die", "died", "destroy", "remove"] {
+        assert!(filters["event"].iter().any(|asked| asked == word), "{word}: {filters:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_gives_a_container_its_own_time_to_stop() {
+    let server = server().await;
+    let engine = engine(&server);
+    for (set, asked_for) in [("25", "25"), ("0", "10"), ("null", "10")] {
+        let inspected = r#"{"Id":"c1","Name":"/a","Image":"sha256:aa","State":{"Status":"running"},"Config":{"StopTimeout":SET}}"#;
+        answer(&server, "/containers/c1/json", 200, &inspected.replace("SET", set)).await;
+        answer(&server, "/containers/c1/restart", 204, "").await;
+        engine.restart("c1").await.unwrap();
+        let restarts = asked(&server, "/containers/c1/restart").await;
+        let query: HashMap<_, _> = restarts.last().unwrap().url.query_pairs().collect();
+        assert_eq!(query["t"], asked_for, "{set}");
+    }
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"no such container"}"#).await;
+    let error = engine.restart("c1").await.unwrap_err();
+    assert_eq!(error, EngineError::NotFound("restart container c1: it is gone".into()));
+}
+
+#[tokio::test]
+async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_names() {
+    let server = server().await;
+    let image = |id: &str, tags: serde_json::Value| {
+        json!({"Id": id, "ParentId": "", "RepoTags": tags, "RepoDigests": null, "Created": 1, "Size": 1,
+            "SharedSize": -1, "Labels": null, "Containers": -1})
+    };
+    let listed = json!([
+        image("sha256:aa", json!(["localhost:5000/web:1", "evenkeel.hold/shop:b", "evenkeel.hold/shop:a"])),
+        image("sha256:bb", json!(["evenkeel.hold/shop2:c"])),
+        image("sha256:cc", json!(null)),
+    ]);
+    answer(&server, "/images/json", 200, &listed.to_string()).await;
+    let hold = Reference::parse("evenkeel.hold/shop:x").unwrap().repository;
+    let tags = engine(&server).tags(&hold).await.unwrap();
+    assert_eq!(
+        tags.iter().map(Reference::tagged).collect::<Vec<_>>(),
+        ["evenkeel.hold/shop:a", "evenkeel.hold/shop:b"]
+    );
+    let query: HashMap<_, _> =
+        asked(&server, "/images/json").await[0].url.query_pairs().into_owned().collect();
+    assert_eq!(query["filters"], r#"{"reference":["evenkeel.hold/shop:*"]}"#);
+}
+
+#[tokio::test]
+async fn an_anchor_that_comes_into_being_meanwhile_is_said_to_be_another_agents() {
+    let server = server().await;
+    answer(&server, "/containers/hold-x/json", 404, r#"{"message":"No such container: hold-x"}"#).await;
+    let conflict =
+        r#"{"message":"Conflict. The container name \"/hold-x\" is already in use by container \"c9\"."}"#;
+    answer(&server, "/containers/create", 409, conflict).await;
+    let error = engine(&server).anchor("hold-x", &ImageId("sha256:aa".into()), "shop").await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
+    assert!(text.ends_with("(another agent may be at work on this project)"), "{text}");
+}

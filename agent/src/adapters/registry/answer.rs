@@ -1,0 +1,205 @@
+//! What stands in a registry's answers: digest, manifest, message, the time to stay away.
+
+use std::io::Read;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use serde::Deserialize;
+
+use super::client::Response;
+use super::fault::{Fault, plain, status_words, transport_words};
+use crate::model::image::Digest;
+
+/// The usual limit of registries for a manifest.
+const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
+/// Most that is read of an error's body.
+const MESSAGE_LIMIT: usize = 16 * 1024;
+/// Wait after a 429 that names no time.
+const DEFAULT_WAIT: u64 = 60;
+/// Longest wait that a registry may ask for.
+const LONGEST_WAIT: u64 = 3600;
+
+/// The digest that the registry claims, where it is one.
+pub(super) fn claimed_digest(headers: &HeaderMap) -> Option<Digest> {
+    let text = headers.get("docker-content-digest")?.to_str().ok()?;
+    Digest::parse(text.trim()).ok()
+}
+
+/// The manifest as the registry keeps it, byte by byte.
+pub(super) async fn manifest(whose: &str, response: Response) -> Result<Vec<u8>, Fault> {
+    let fault = |why: &str| Fault::Image(format!("{whose}: {why}"));
+    let encoding = response
+        .headers()
+        .get(CONTENT_ENCODING)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase());
+    let body =
+        body(whose, response, MANIFEST_LIMIT).await?.ok_or_else(|| fault("the manifest is over 4 MiB"))?;
+    let body = match encoding.as_deref() {
+        None | Some("" | "identity") => body,
+        // Not asked for, but proxies do it. The digest is that of the content underneath.
+        Some("gzip" | "x-gzip") => gunzip(&body)
+            .map_err(|_| fault("the manifest is broken (gzip)"))?
+            .ok_or_else(|| fault("the manifest is over 4 MiB"))?,
+        Some(other) => {
+            return Err(fault(&format!(
+                "the manifest came with content encoding {}, though none was asked for",
+                plain(other)
+            )));
+        }
+    };
+    // A login page with status 200 has a digest too; it must not look like a new image.
+    match serde_json::from_slice::<Shape>(&body) {
+        Ok(Shape { schema_version: 2 }) => Ok(body),
+        Ok(Shape { schema_version }) => Err(fault(&format!(
+            "a manifest of schema version {schema_version} has no digest that can be compared (2 has)"
+        ))),
+        Err(_) => Err(fault("the answer is not an image manifest")),
+    }
+}
+
+#[derive(Deserialize)]
+struct Shape {
+    #[serde(rename = "schemaVersion")]
+    schema_version: u64,
+}
+
+fn gunzip(body: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    let most = MANIFEST_LIMIT as u64 + 1;
+    flate2::read::MultiGzDecoder::new(body).take(most).read_to_end(&mut content)?;
+    Ok((content.len() <= MANIFEST_LIMIT).then_some(content))
+}
+
+/// The body; `None` when it is longer than `limit`, in which case the rest is not read.
+pub(super) async fn body(
+    whose: &str,
+    mut response: Response,
+    limit: usize,
+) -> Result<Option<Vec<u8>>, Fault> {
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(None) => return Ok(Some(body)),
+            Ok(Some(chunk)) if body.len() + chunk.len() > limit => return Ok(None),
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Err(error) => return Err(Fault::Host(format!("{whose}: {}", transport_words(&error)))),
+        }
+    }
+}
+
+/// What the registry itself says about a failure; empty where it says nothing fit to be shown.
+pub(super) async fn message(whose: &str, response: Response) -> Message {
+    match body(whose, response, MESSAGE_LIMIT).await {
+        Ok(Some(body)) => Message::parse(&body),
+        Ok(None) | Err(_) => Message::default(),
+    }
+}
+
+/// A registry's error: its code and its words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) code: String,
+    pub(super) text: String,
+}
+
+impl Message {
+    fn parse(body: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Errors {
+            errors: Vec<One>,
+        }
+        #[derive(Deserialize)]
+        struct One {
+            #[serde(default)]
+            code: String,
+            #[serde(default)]
+            message: String,
+        }
+        if let Ok(Errors { errors }) = serde_json::from_slice(body) {
+            let Some(first) = errors.into_iter().next() else { return Self::default() };
+            return Self { code: plain(&first.code), text: plain(&first.message) };
+        }
+        let text = String::from_utf8_lossy(body);
+        let text = text.trim();
+        // A page or a document tells a person nothing in one line.
+        let readable = !text.starts_with(['<', '{', '[']);
+        Self {
+            code: String::new(),
+            text: if readable { plain(text.lines().next().unwrap_or("")) } else { String::new() },
+        }
+    }
+}
+
+/// What follows from a status that is no success, 401 and 404 aside.
+pub(super) fn refusal(whose: &str, status: StatusCode, headers: &HeaderMap, path: &str) -> Fault {
+    let text = format!("{whose}: {}", status_words(status));
+    match status.as_u16() {
+        429 => Fault::Limited { text, wait: retry_after(headers, Timestamp::now()) },
+        408 | 500 | 502..=599 => Fault::Host(text),
+        _ => Fault::Image(format!("{text} for {path}")),
+    }
+}
+
+/// How long to stay away: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Duration {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
+    // A date is meant by the registry's clock, which its answer shows.
+    let now = text(DATE.as_str()).and_then(date).unwrap_or(now).as_second();
+    let wait = |text: &str| match text.parse::<i64>() {
+        Ok(time) if time > 1_000_000_000 => Some(time - now),
+        Ok(seconds) => Some(seconds),
+        Err(_) => Some(date(text)?.as_second() - now),
+    };
+    let wait = text(RETRY_AFTER.as_str()).and_then(wait).or_else(|| text("x-retry-after").and_then(wait));
+    Duration::from_secs(
+        wait.map_or(DEFAULT_WAIT, |wait| u64::try_from(wait).unwrap_or(0)).clamp(1, LONGEST_WAIT),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(pairs: &[(&'static str, &str)]) -> u64 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        retry_after(&headers, "2026-01-01T00:00:00Z".parse().unwrap()).as_secs()
+    }
+
+    #[test]
+    fn the_time_to_stay_away_is_read_in_all_its_forms() {
+        assert_eq!(wait(&[]), 60);
+        assert_eq!(wait(&[("retry-after", "120")]), 120);
+        assert_eq!(wait(&[("retry-after", "0")]), 1);
+        assert_eq!(wait(&[("retry-after", "-5")]), 1);
+        assert_eq!(wait(&[("retry-after", "999999")]), 3600);
+        assert_eq!(wait(&[("retry-after", "soon")]), 60);
+        assert_eq!(wait(&[("retry-after", "soon"), ("x-retry-after", "30")]), 30);
+        assert_eq!(wait(&[("retry-after", "Thu, 01 Jan 2026 00:02:00 GMT")]), 120);
+        assert_eq!(wait(&[("retry-after", "Thu, 01 Jan 2026 00:00:00 GMT")]), 1);
+        assert_eq!(wait(&[("x-retry-after", "1767225690")]), 90);
+        assert_eq!(wait(&[("retry-after", "99999999999999999999")]), 60);
+    }
+
+    #[test]
+    fn a_date_counts_by_the_registrys_own_clock() {
+        let date = ("date", "Thu, 01 Jan 2026 05:00:00 GMT");
+        assert_eq!(wait(&[date, ("retry-after", "Thu, 01 Jan 2026 05:00:30 GMT")]), 30);
+    }
+
+    #[test]
+    fn messages_are_taken_from_what_registries_send() {
+        let known = Message::parse(br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest\u001b[1m unknown","detail":{"Tag":"1"}}]}"#);
+        assert_eq!(known, Message { code: "MANIFEST_UNKNOWN".into(), text: "manifest unknown".into() });
+        assert_eq!(Message::parse(b"404 page not found\n").text, "404 page not found");
+        for body in ["", "<html>no</html>", "{\"a\":1}", "{\"errors\":[]}", "[[[["] {
+            assert_eq!(Message::parse(body.as_bytes()), Message::default(), "{body}");
+        }
+    }
+}

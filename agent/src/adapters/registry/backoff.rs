@@ -1,0 +1,293 @@
+//! When a registry may be asked: after a failure it is left alone for a while, then one probe goes first.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::Instant;
+
+use super::fault::Fault;
+use crate::model::RegistryError;
+use crate::ports::Urgency;
+
+/// First wait after a failure; it doubles with every further one.
+const FIRST_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait after a failure.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
+/// Lets requests to one registry through, or answers for it.
+#[derive(Debug)]
+pub(super) struct Gate {
+    slots: Semaphore,
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: Option<Closed>,
+    /// Raised whenever the gate closes. Requests that were under way then all failed for one reason and count
+    /// once.
+    generation: u64,
+    /// Someone found the wait over and asks; the others wait for the outcome.
+    probing: bool,
+}
+
+#[derive(Debug)]
+struct Closed {
+    until: Instant,
+    since: Instant,
+    failures: u32,
+    /// The registry itself named the time (429).
+    limited: bool,
+    error: RegistryError,
+}
+
+enum Verdict {
+    Go { probe: bool },
+    Refused(RegistryError),
+    Wait,
+}
+
+impl State {
+    /// `asked_at` is when the caller came; `now` when the question is decided.
+    fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
+        match &self.closed {
+            None => Verdict::Go { probe: false },
+            Some(closed) if urgency == Urgency::Asked && !closed.limited => {
+                // A failure younger than the question answers it: many asked at once cost one timeout.
+                if closed.since > asked_at {
+                    Verdict::Refused(closed.error.clone())
+                } else {
+                    Verdict::Go { probe: false }
+                }
+            }
+            Some(closed) if now < closed.until => Verdict::Refused(closed.error.clone()),
+            Some(_) if self.probing => Verdict::Wait,
+            Some(_) => Verdict::Go { probe: true },
+        }
+    }
+}
+
+impl Gate {
+    /// An open gate that lets `concurrency` requests through at once.
+    pub(super) fn new(concurrency: usize) -> Self {
+        let slots = concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        Self { slots: Semaphore::new(slots), state: watch::Sender::new(State::default()) }
+    }
+
+    /// Waits for a turn. An error is the registry's last one, given without asking it.
+    pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, RegistryError> {
+        let asked_at = Instant::now();
+        loop {
+            // Before the slot: whoever is refused needs none, even while hanging requests hold them all.
+            if let Verdict::Refused(error) = self.state.borrow().verdict(urgency, asked_at, Instant::now()) {
+                return Err(error);
+            }
+            let slot = self.slots.acquire().await.expect("the semaphore is never closed");
+            let mut verdict = Verdict::Wait;
+            let mut generation = 0;
+            self.state.send_if_modified(|state| {
+                verdict = state.verdict(urgency, asked_at, Instant::now());
+                generation = state.generation;
+                state.probing |= matches!(verdict, Verdict::Go { probe: true });
+                false
+            });
+            match verdict {
+                Verdict::Go { probe } => return Ok(Pass { gate: self, generation, probe, _slot: slot }),
+                Verdict::Refused(error) => return Err(error),
+                Verdict::Wait => drop(slot),
+            }
+            let mut changes = self.state.subscribe();
+            let _ = changes.wait_for(|state| !state.probing).await;
+        }
+    }
+}
+
+/// Leave to ask, for one exchange. Dropped without a verdict (the caller gave up) it changes nothing.
+pub(super) struct Pass<'a> {
+    gate: &'a Gate,
+    generation: u64,
+    probe: bool,
+    _slot: SemaphorePermit<'a>,
+}
+
+impl Pass<'_> {
+    /// Tells the gate how the exchange went.
+    pub(super) fn settle<T>(self, outcome: &Result<T, Fault>) {
+        let now = Instant::now();
+        self.gate.state.send_modify(|state| {
+            let of_now = state.generation == self.generation;
+            match outcome {
+                // The registry answered, be it with "no such tag". That clears nothing where another request
+                // has heard a 429 in the meantime.
+                Ok(_) | Err(Fault::Image(_)) => {
+                    if of_now || state.closed.as_ref().is_some_and(|closed| !closed.limited) {
+                        state.closed = None;
+                    }
+                }
+                Err(Fault::Host(text)) => {
+                    if of_now {
+                        let failures = state.closed.as_ref().map_or(0, |c| c.failures).saturating_add(1);
+                        state.close(now, now + wait_after(failures, random()), failures, false, text);
+                    }
+                }
+                Err(Fault::Limited { text, wait }) => {
+                    let until = now + wait.mul_f64(1.0 + random() / 10.0);
+                    let (until, failures) = match &state.closed {
+                        Some(closed) if closed.limited => (until.max(closed.until), closed.failures),
+                        Some(closed) => (until, closed.failures),
+                        None => (until, 0),
+                    };
+                    state.close(now, until, failures, true, text);
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if self.probe {
+            self.gate.state.send_modify(|state| state.probing = false);
+        }
+    }
+}
+
+impl State {
+    fn close(&mut self, now: Instant, until: Instant, failures: u32, limited: bool, text: &str) {
+        let error = RegistryError(text.to_owned());
+        self.closed = Some(Closed { until, since: now, failures, limited, error });
+        self.generation += 1;
+    }
+}
+
+/// The wait after so many failures in a row; `random` (0 to 1) takes up to a fifth off, so that many agents
+/// do not come back together.
+fn wait_after(failures: u32, random: f64) -> Duration {
+    let doublings = failures.saturating_sub(1).min(10);
+    (FIRST_WAIT * 2_u32.pow(doublings)).min(LONGEST_WAIT).mul_f64(1.0 - random / 5.0)
+}
+
+/// 0 to 1, from the seed that the standard library draws for its hash maps: no secret depends on it.
+fn random() -> f64 {
+    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn down() -> Result<(), Fault> {
+        Err(Fault::Host("registry r: connection refused".into()))
+    }
+
+    fn limited(seconds: u64) -> Result<(), Fault> {
+        Err(Fault::Limited { text: "registry r: 429".into(), wait: Duration::from_secs(seconds) })
+    }
+
+    async fn refused(gate: &Gate, urgency: Urgency) -> bool {
+        gate.pass(urgency).await.is_err()
+    }
+
+    #[test]
+    fn waits_double_from_five_to_sixty_seconds() {
+        let waits: Vec<u64> = (1..8).map(|failures| wait_after(failures, 0.0).as_secs()).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(wait_after(u32::MAX, 1.0).as_secs(), 48);
+        assert!((0..100).all(|_| (0.0..=1.0).contains(&random())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_closes_the_gate_until_its_time_and_one_probe_goes_first() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&down());
+        assert!(refused(&gate, Urgency::Routine).await);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let probe = gate.pass(Urgency::Routine).await.unwrap();
+        let other = gate.pass(Urgency::Routine);
+        tokio::pin!(other);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), &mut other).await.is_err(),
+            "waits for the probe"
+        );
+        probe.settle(&Ok(()));
+        other.await.unwrap().settle(&Ok(()));
+        assert!(!refused(&gate, Urgency::Routine).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_outcome_of_a_failed_probe_is_the_answer_for_those_who_waited() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&down());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let probe = gate.pass(Urgency::Routine).await.unwrap();
+        let (waiting, ()) = tokio::join!(gate.pass(Urgency::Routine), async { probe.settle(&down()) });
+        assert!(waiting.is_err());
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert!(refused(&gate, Urgency::Routine).await, "the second wait is about ten seconds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_given_up_lets_the_next_one_go() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&down());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        drop(gate.pass(Urgency::Routine).await.unwrap());
+        assert!(!refused(&gate, Urgency::Routine).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_failed_together_count_once() {
+        let gate = Gate::new(8);
+        let mut passes = Vec::new();
+        for _ in 0..8 {
+            passes.push(gate.pass(Urgency::Routine).await.unwrap());
+        }
+        for pass in passes {
+            pass.settle(&down());
+        }
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(!refused(&gate, Urgency::Routine).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_person_who_asks_gets_past_failures_but_not_past_a_429() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&down());
+        gate.pass(Urgency::Asked).await.unwrap().settle(&limited(120));
+        assert!(refused(&gate, Urgency::Asked).await);
+        tokio::time::advance(Duration::from_secs(119)).await;
+        assert!(refused(&gate, Urgency::Asked).await);
+        tokio::time::advance(Duration::from_secs(14)).await;
+        assert!(!refused(&gate, Urgency::Asked).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_asked_at_once_cost_one_failure() {
+        let gate = Gate::new(1);
+        let first = gate.pass(Urgency::Asked).await.unwrap();
+        let (second, ()) = tokio::join!(gate.pass(Urgency::Asked), async {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            first.settle(&down());
+        });
+        assert!(second.is_err());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!refused(&gate, Urgency::Asked).await, "a new question is asked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_an_older_request_does_not_clear_a_429() {
+        let gate = Gate::new(8);
+        let early = gate.pass(Urgency::Routine).await.unwrap();
+        gate.pass(Urgency::Routine).await.unwrap().settle(&limited(60));
+        early.settle(&Ok(()));
+        assert!(refused(&gate, Urgency::Routine).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_about_one_image_is_an_answer() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(Fault::Image("404".into())));
+        assert!(!refused(&gate, Urgency::Routine).await);
+    }
+}

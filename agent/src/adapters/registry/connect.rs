@@ -1,0 +1,302 @@
+//! Connections to registries: directly or through the proxy of the environment, with TLS where the address asks for it,
+//! and read in small portions, so that nobody who sends much holds up the rest of the program.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::header::USER_AGENT;
+use http::{Extensions, HeaderMap, HeaderValue, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector, HttpInfo};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use super::reach::Resolver;
+
+/// For name, connection, proxy and TLS together.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How we call ourselves.
+pub(super) const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("evenkeel/", env!("CARGO_PKG_VERSION")));
+/// Most bytes that one connection gives before other tasks have their turn.
+const PORTION: usize = 16 * 1024;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Connects to the host of an address, or to its proxy.
+#[derive(Clone)]
+pub(super) struct Connector {
+    dial: HttpsConnector<HttpConnector<Resolver>>,
+    tls: Arc<ClientConfig>,
+    proxies: Option<Arc<Matcher>>,
+}
+
+impl Connector {
+    /// `proxies` is `None` where none is used.
+    pub(super) fn new(tls: Arc<ClientConfig>, resolver: Resolver, proxies: Option<Arc<Matcher>>) -> Self {
+        let mut tcp = HttpConnector::new_with_resolver(resolver);
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        // It shares this time among the addresses of a name.
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        Self { dial: (tcp, tls.clone()).into(), tls, proxies }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_proxies(&self) -> bool {
+        self.proxies.is_some()
+    }
+
+    /// The proxy for an address.
+    pub(super) fn proxy(&self, to: &Uri) -> Option<Intercept> {
+        self.proxies.as_ref()?.intercept(to)
+    }
+
+    async fn connect(mut self, to: Uri) -> Result<Paced, BoxError> {
+        let Some(proxy) = self.proxy(&to) else {
+            let stream = self.dial.call(to).await?;
+            let peer = peer(&stream);
+            return Ok(Paced::new(TokioIo::new(stream), peer, false));
+        };
+        if to.scheme_str() != Some("https") {
+            let stream = self.dial.call(proxy.uri().clone()).await?;
+            let peer = peer(&stream);
+            return Ok(Paced::new(TokioIo::new(stream), peer, true));
+        }
+        let mut tunnel = Tunnel::new(proxy.uri().clone(), self.dial)
+            .with_headers(HeaderMap::from_iter([(USER_AGENT, AGENT)]));
+        if let Some(login) = proxy.basic_auth() {
+            tunnel = tunnel.with_auth(login.clone());
+        }
+        let host = to.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned())?;
+        let stream = tunnel.call(to).await?;
+        let peer = peer(&stream);
+        let stream = TlsConnector::from(self.tls).connect(name, TokioIo::new(stream)).await?;
+        Ok(Paced::new(stream, peer, false))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Paced>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.dial.poll_ready(cx)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connecting = self.clone().connect(to);
+        Box::pin(async move {
+            match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+                Ok(outcome) => outcome.map(TokioIo::new),
+                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            }
+        })
+    }
+}
+
+/// The addresses of a connection.
+fn peer(stream: &impl Connection) -> Option<HttpInfo> {
+    let mut extras = Extensions::new();
+    stream.connected().get_extras(&mut extras);
+    extras.remove()
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection whose reader pauses after every [`PORTION`]. HTTP parsers read as long as there is something to read,
+/// and grow their buffers meanwhile: without pauses one turn of a task may take tens of megabytes.
+pub(super) struct Paced {
+    stream: Box<dyn Stream>,
+    peer: Option<HttpInfo>,
+    /// Whether the other end is a proxy that wants whole addresses in requests.
+    is_proxy: bool,
+    /// Bytes that are left until the next pause.
+    left: usize,
+}
+
+impl Paced {
+    fn new(stream: impl Stream + 'static, peer: Option<HttpInfo>, is_proxy: bool) -> Self {
+        Self { stream: Box::new(stream), peer, is_proxy, left: PORTION }
+    }
+}
+
+impl Connection for Paced {
+    fn connected(&self) -> Connected {
+        let connected = Connected::new().proxy(self.is_proxy);
+        match &self.peer {
+            Some(peer) => connected.extra(peer.clone()),
+            None => connected,
+        }
+    }
+}
+
+impl AsyncRead for Paced {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            self.left = PORTION;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let most = self.left.min(into.remaining());
+        let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+        let count = part.filled().len();
+        into.advance(count);
+        self.left -= count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use bytes::Bytes;
+    use http::{Request, StatusCode};
+    use http_body_util::Full;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use url::Url;
+
+    use super::super::client::Client;
+    use super::super::reach::system_lookup;
+    use super::*;
+    use evenkeel_common::tls;
+
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_connection_that_always_has_more_pauses_after_every_portion() {
+        let (mut theirs, ours) = tokio::io::duplex(8 * PORTION);
+        theirs.write_all(&vec![0; 4 * PORTION]).await.unwrap();
+        let mut paced = Paced::new(ours, None, false);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..4 {
+            let mut bytes = vec![0; 4 * PORTION];
+            let mut into = ReadBuf::new(&mut bytes);
+            assert!(Pin::new(&mut paced).poll_read(&mut cx, &mut into).is_ready());
+            assert_eq!(into.filled().len(), PORTION);
+            assert!(Pin::new(&mut paced).poll_read(&mut cx, &mut into).is_pending());
+            assert_eq!(into.filled().len(), PORTION);
+        }
+    }
+
+    /// A client that takes any certificate, with a proxy that it has to log in to.
+    async fn behind_a_proxy() -> (TcpListener, Client) {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://ann:s3cret@{}", proxy.local_addr().unwrap());
+        let proxies = Matcher::builder().all(address).no("direct.example").build();
+        let resolver = Resolver { lookup: system_lookup(), limit: None };
+        let config = Arc::new(tls::unverified_client_config());
+        (proxy, Client::new(Connector::new(config, resolver, Some(Arc::new(proxies)))))
+    }
+
+    async fn get(client: &Client, url: &str) -> StatusCode {
+        let request = Request::builder().uri(url).body(Full::<Bytes>::default()).unwrap();
+        client.send(&Url::parse(url).unwrap(), request).await.unwrap().status()
+    }
+
+    /// Reads the head of a request, in lower case.
+    async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        head.to_ascii_lowercase()
+    }
+
+    #[tokio::test]
+    async fn a_plain_request_goes_to_the_proxy_with_its_whole_address_and_the_connection_is_kept() {
+        let (proxy, client) = behind_a_proxy().await;
+        let serve = async {
+            let (mut stream, _) = proxy.accept().await.unwrap();
+            for path in ["a", "b"] {
+                let head = head(&mut stream).await;
+                let line = format!("get http://registry.example/v2/{path} http/1.1\r\n");
+                assert!(head.starts_with(&line), "{head}");
+                for line in ["host: registry.example", "proxy-authorization: basic ", "user-agent: evenkeel/"]
+                {
+                    assert!(head.contains(&format!("\r\n{line}")), "{head}");
+                }
+                stream.write_all(OK).await.unwrap();
+            }
+        };
+        let ask = async {
+            for path in ["a", "b"] {
+                let status = get(&client, &format!("http://registry.example/v2/{path}")).await;
+                assert_eq!(status, StatusCode::OK);
+            }
+        };
+        tokio::join!(serve, ask);
+        let connector = client.connector();
+        assert!(connector.proxy(&Uri::from_static("http://direct.example/v2/")).is_none());
+        assert!(connector.proxy(&Uri::from_static("https://direct.example/v2/")).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_request_with_tls_goes_through_a_tunnel_and_the_proxy_sees_none_of_it() {
+        let made = rcgen::generate_simple_self_signed(["registry.example".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (proxy, client) = behind_a_proxy().await;
+        let serve = async {
+            let (mut stream, _) = proxy.accept().await.unwrap();
+            let outside = head(&mut stream).await;
+            assert!(outside.starts_with("connect registry.example:443 http/1.1\r\n"), "{outside}");
+            assert!(outside.contains("\r\nproxy-authorization: basic "), "{outside}");
+            assert!(!outside.contains("/v2/"), "{outside}");
+            stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+            let mut stream = acceptor.accept(stream).await.unwrap();
+            assert_eq!(stream.get_ref().1.server_name(), Some("registry.example"));
+            let inside = head(&mut stream).await;
+            assert!(inside.starts_with("get /v2/ http/1.1\r\n"), "{inside}");
+            assert!(!inside.contains("proxy-authorization"), "{inside}");
+            stream.write_all(OK).await.unwrap();
+            stream.flush().await.unwrap();
+        };
+        let (status, ()) = tokio::join!(get(&client, "https://registry.example/v2/"), serve);
+        assert_eq!(status, StatusCode::OK);
+    }
+}

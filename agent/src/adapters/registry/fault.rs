@@ -1,0 +1,174 @@
+//! Why an exchange with a registry failed, in words that stay the same as long as the fault does.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::client::ExchangeError;
+use super::reach::LeadsInside;
+use crate::model::RegistryError;
+
+/// Why an exchange failed, by what follows from it.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// About this image, or about our own side. The registry is well.
+    Image(String),
+    /// The registry gave no usable answer: leave it alone for a while.
+    Host(String),
+    /// The registry named a time to stay away.
+    Limited {
+        /// What to say until then.
+        text: String,
+        /// How long.
+        wait: Duration,
+    },
+}
+
+impl From<Fault> for RegistryError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Image(text) | Fault::Host(text) | Fault::Limited { text, .. } => RegistryError(text),
+        }
+    }
+}
+
+/// `503 service unavailable`
+pub(super) fn status_words(status: StatusCode) -> String {
+    match status.canonical_reason() {
+        Some(reason) => format!("{} {}", status.as_u16(), reason.to_ascii_lowercase()),
+        None => format!("status {}", status.as_u16()),
+    }
+}
+
+/// What went wrong between us and a registry, without addresses, ports and numbers of ours.
+pub(super) fn transport_words(error: &ExchangeError) -> String {
+    let causes: Vec<&(dyn Error + 'static)> =
+        std::iter::successors(error.source(), |cause| below(*cause)).collect();
+    if let Some(inside) = causes.iter().find_map(|cause| cause.downcast_ref::<LeadsInside>()) {
+        return inside.to_string();
+    }
+    if let Some(words) = causes.iter().find_map(|cause| Some(tls_words(cause.downcast_ref()?))) {
+        return words;
+    }
+    if causes.iter().any(|cause| is_timeout(*cause)) {
+        return if error.is_connect() { "no connection in time" } else { "no answer in time" }.to_owned();
+    }
+    if let Some(words) = causes.iter().find_map(|cause| io_words(cause.downcast_ref()?)) {
+        return words.to_owned();
+    }
+    if causes.iter().any(|cause| cause.to_string() == "dns error") {
+        return "its name could not be looked up".to_owned();
+    }
+    causes.last().map_or_else(|| error.to_string(), |cause| plain(&cause.to_string()))
+}
+
+/// The next cause. An I/O error that wraps another error leaves it out of its `source`.
+fn below<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => cause.source(),
+    }
+}
+
+fn is_timeout(cause: &(dyn Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+}
+
+fn io_words(error: &io::Error) -> Option<&'static str> {
+    Some(match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => "it closed the connection",
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        io::ErrorKind::NetworkUnreachable => "network unreachable",
+        _ => return None,
+    })
+}
+
+fn tls_words(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(why) => match why {
+            rustls::CertificateError::UnknownIssuer => {
+                "its TLS certificate is not signed by a known authority".to_owned()
+            }
+            rustls::CertificateError::Expired | rustls::CertificateError::ExpiredContext { .. } => {
+                "its TLS certificate has expired".to_owned()
+            }
+            rustls::CertificateError::NotValidForName
+            | rustls::CertificateError::NotValidForNameContext { .. } => {
+                "its TLS certificate is for another name".to_owned()
+            }
+            _ => "its TLS certificate is not valid".to_owned(),
+        },
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
+        other => format!("TLS: {}", plain(&other.to_string())),
+    }
+}
+
+/// A text from outside, fit for one line of a log: no escape sequences, control or invisible characters, one
+/// space at a time, at most 200 characters.
+pub(super) fn plain(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut out = String::new();
+    let mut count = 0;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let c = match c {
+            '\u{1b}' => {
+                skip_escape(&mut chars);
+                continue;
+            }
+            c if c.is_whitespace() || c.is_control() => ' ',
+            // Zero-width and direction-changing characters make a text look like another.
+            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+                continue;
+            }
+            c => c,
+        };
+        if c == ' ' && (out.is_empty() || out.ends_with(' ')) {
+            continue;
+        }
+        if count == MOST {
+            out.push('…');
+            break;
+        }
+        out.push(c);
+        count += 1;
+    }
+    out.trim_end().to_owned()
+}
+
+/// Skips the rest of a terminal escape sequence: `[ … letter`, `] … BEL or ESC \`, or one character.
+fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+    match chars.next() {
+        Some('[') => {
+            chars.find(|c| ('\u{40}'..='\u{7e}').contains(c));
+        }
+        Some(']') => {
+            while let Some(c) = chars.next() {
+                if c == '\u{7}' || (c == '\u{1b}' && chars.next_if_eq(&'\\').is_some()) {
+                    break;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_from_outside_lose_all_that_could_fool_a_terminal() {
+        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m\r\n\tand  \u{7}more\0"), "red and more");
+        assert_eq!(plain("\u{1b}]0;title\u{7}x\u{1b}]8;;u\u{1b}\\y\u{1b}"), "xy");
+        assert_eq!(plain("a\u{202e}b\u{200b}c"), "abc");
+        assert_eq!(plain(&"ä".repeat(1000)), format!("{}…", "ä".repeat(200)));
+        assert_eq!(plain(" \n "), "");
+    }
+}

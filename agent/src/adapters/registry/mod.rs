@@ -1,0 +1,410 @@
+//! Asks registries what a tag points at: one `HEAD` per image, `GET` and hash where a registry needs it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the exchange: `HEAD`, login where asked for, `GET` as fallback, the registry's false claims |
+//! | [`transport`] | clients by what may be trusted, redirects |
+//! | [`client`], [`connect`] | one HTTP exchange within its limits; connections, proxies |
+//! | [`reach`] | which addresses a registry may lead us to |
+//! | [`challenge`], [`auth`], [`credentials`] | what a 401 asks for, how it is met, where logins come from |
+//! | [`answer`] | what stands in an answer |
+//! | [`backoff`] | when a registry may be asked |
+//! | [`fault`] | failures in stable words |
+//! | [`current`] | the client in use, which a changed configuration exchanges |
+//!
+//! Every registry host has slots, a back-off and a memory of its own, so that none can hold up another.
+
+mod answer;
+mod auth;
+mod backoff;
+mod challenge;
+mod client;
+mod connect;
+mod credentials;
+mod current;
+mod fault;
+mod reach;
+mod transport;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use http::{Method, StatusCode};
+use url::Url;
+
+use self::auth::Access;
+use self::backoff::Gate;
+use self::challenge::Challenge;
+use self::client::Response;
+pub use self::credentials::{Credentials, Login};
+pub use self::current::CurrentRegistry;
+use self::fault::Fault;
+use self::reach::Reach;
+use self::transport::{Outgoing, Transport};
+use crate::config::RegistryConfig;
+use crate::model::RegistryError;
+use crate::model::image::{Digest, HUB, Reference, Repository};
+use crate::ports::meter::Meter;
+use crate::ports::{Registry, Urgency};
+
+/// Everything that a tag may point at. A shorter list makes registries convert the manifest, which changes its
+/// digest, or say 404 (DOMAIN: seen with distribution 2.8).
+const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, \
+     application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json";
+
+/// `registry.*` of the configuration, as far as asking goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistrySettings {
+    /// Base URL of `registry.url`.
+    pub home: String,
+    /// Host and port by which image references name that registry.
+    pub home_host: String,
+    /// Do not verify that registry's certificate.
+    pub insecure: bool,
+    /// Requests that may be under way at once, for each registry.
+    pub concurrency: usize,
+}
+
+impl From<&RegistryConfig> for RegistrySettings {
+    fn from(config: &RegistryConfig) -> Self {
+        Self {
+            home: config.url.clone(),
+            home_host: config.host.clone(),
+            insecure: config.insecure,
+            concurrency: config.concurrency,
+        }
+    }
+}
+
+/// Asks registries over HTTP.
+#[derive(Debug)]
+pub struct RegistryClient {
+    home: Url,
+    home_host: String,
+    concurrency: usize,
+    transport: Transport,
+    credentials: Arc<Credentials>,
+    hosts: Mutex<HashMap<String, Arc<Host>>>,
+}
+
+/// One registry.
+#[derive(Debug)]
+struct Host {
+    /// Where its API begins.
+    base: Url,
+    gate: Gate,
+    /// What opened a repository last time, by path.
+    access: Mutex<HashMap<String, Access>>,
+    /// Tags (`path:tag`) that a false claim was made about: only their content is believed.
+    doubtful: Mutex<HashSet<String>>,
+}
+
+impl RegistryClient {
+    /// A client that has asked nothing yet. Fails when `settings.home` is not an http or https address.
+    pub fn new(settings: RegistrySettings, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
+        let RegistrySettings { home, home_host, insecure, concurrency } = settings;
+        let home = Url::parse(&home).ok().and_then(transport::without_login).ok_or_else(|| {
+            RegistryError("registry.url is not an address of the form http://host:port".to_owned())
+        })?;
+        let transport = Transport::new(insecure.then_some(&home));
+        Ok(Self { home, home_host, concurrency, transport, credentials, hosts: Mutex::default() })
+    }
+
+    /// Tells `meter` about every request from now on.
+    #[must_use]
+    pub fn metered(mut self, meter: Meter) -> Self {
+        self.transport.meter = meter;
+        self
+    }
+
+    fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
+        let mut hosts = lock(&self.hosts);
+        if let Some(host) = hosts.get(name) {
+            return Ok(host.clone());
+        }
+        let host = Arc::new(Host {
+            base: self.base(name)?,
+            gate: Gate::new(self.concurrency),
+            access: Mutex::default(),
+            doubtful: Mutex::default(),
+        });
+        hosts.insert(name.to_owned(), host.clone());
+        Ok(host)
+    }
+
+    /// Where the API of the registry begins that references call `name`.
+    fn base(&self, name: &str) -> Result<Url, RegistryError> {
+        if name.eq_ignore_ascii_case(&self.home_host) {
+            return Ok(self.home.clone());
+        }
+        let authority = if name == HUB { "registry-1.docker.io" } else { name };
+        let secure = Url::parse(&format!("https://{authority}"))
+            .map_err(|_| RegistryError(format!("registry {name}: not a host name")))?;
+        // As Docker does: a registry on this machine speaks plain HTTP unless registry.url says otherwise.
+        let plain = || Url::parse(&format!("http://{authority}")).ok();
+        let loopback = match secure.host_str().unwrap_or_default() {
+            "localhost" | "[::1]" => true,
+            host => host.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()),
+        };
+        Ok(if loopback { plain().unwrap_or(secure) } else { secure })
+    }
+
+    async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
+        match self.head(host, reference).await? {
+            Some(claimed) if !host.is_doubtful(reference) => Ok(claimed),
+            _ => Ok(Digest::of(&self.get(host, reference).await?)),
+        }
+    }
+
+    /// What the registry claims; `None` where only the manifest itself can tell.
+    async fn head(&self, host: &Host, reference: &Reference) -> Result<Option<Digest>, Fault> {
+        let response = self.fetch(host, reference, Method::HEAD).await?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(answer::claimed_digest(response.headers()));
+        }
+        if transport::dislikes_head(status) {
+            return Ok(None);
+        }
+        Err(answer::refusal(&whose(reference), status, response.headers(), &reference.repository.path))
+    }
+
+    /// Whether there is a manifest under this reference, which is pinned.
+    async fn serves(&self, host: &Host, pinned: &Reference) -> Result<bool, Fault> {
+        let mut response = self.fetch(host, pinned, Method::HEAD).await?;
+        // Also one that dislikes HEAD may say that there is none.
+        if transport::dislikes_head(response.status()) {
+            response = self.fetch(host, pinned, Method::GET).await?;
+        }
+        match response.status() {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            status => {
+                Err(answer::refusal(&whose(pinned), status, response.headers(), &pinned.repository.path))
+            }
+        }
+    }
+
+    async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
+        let response = self.fetch(host, reference, Method::GET).await?;
+        let status = response.status();
+        let whose = whose(reference);
+        match status {
+            StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await,
+            StatusCode::NOT_FOUND => {
+                let said = answer::message(&whose, response).await;
+                let what = match said.code.as_str() {
+                    "MANIFEST_UNKNOWN" => "tag not found in the registry",
+                    "NAME_UNKNOWN" => "repository not found in the registry",
+                    _ => "not found in the registry",
+                };
+                let words = if said.text.is_empty() { String::new() } else { format!(" ({})", said.text) };
+                Err(Fault::Image(format!("image {reference}: {what}{words}")))
+            }
+            _ => Err(answer::refusal(&whose, status, response.headers(), &reference.repository.path)),
+        }
+    }
+
+    /// One manifest request, with a login where the registry asks for one. A repository that asked before gets
+    /// it at once, so that the steady state is a single request.
+    async fn fetch(&self, host: &Host, reference: &Reference, method: Method) -> Result<Response, Fault> {
+        let repository = &reference.repository;
+        let whose = whose(reference);
+        let url = host.manifest_url(reference)?;
+        let request = |access: Option<&Access>| Outgoing {
+            method: method.clone(),
+            url: url.clone(),
+            accept: MANIFEST_TYPES,
+            authorization: access.map(|access| access.authorization.clone()),
+            form: None,
+        };
+        let (access, fresh) = match host.access(repository) {
+            Some(access) if access.is_valid() => (Some(access), false),
+            Some(stale) => (Some(self.open(host, repository, stale.challenge, stale.reach).await?), true),
+            None => (None, false),
+        };
+        let response = self.transport.send(&whose, request(access.as_ref())).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        host.forget(repository);
+        if transport::is_foreign(&url, &response) {
+            return Err(Fault::Image(format!(
+                "{whose}: it redirects {} to another server, which wants a login",
+                repository.path
+            )));
+        }
+        let with_login = access.as_ref().is_some_and(|access| access.with_login);
+        let Some(challenge) = Challenge::choose(response.headers()) else {
+            return Err(Fault::Image(format!(
+                "{whose}: 401 unauthorized for {} (it asks for neither a Basic nor a Bearer login)",
+                repository.path
+            )));
+        };
+        // A token got for this very challenge a moment ago was refused: another one would be, too.
+        if fresh && access.is_some_and(|access| access.challenge == challenge) {
+            return Err(auth::unauthorized(repository, with_login));
+        }
+        let reach = self.transport.reach(&url, &response).await;
+        let access = self.open(host, repository, challenge, reach).await?;
+        let response = self.transport.send(&whose, request(Some(&access))).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            host.forget(repository);
+            return Err(auth::unauthorized(repository, access.with_login));
+        }
+        Ok(response)
+    }
+
+    async fn open(
+        &self,
+        host: &Host,
+        repository: &Repository,
+        challenge: Challenge,
+        reach: Reach,
+    ) -> Result<Access, Fault> {
+        let asked = auth::Asked { base: &host.base, reach, repository };
+        let access = auth::open(&self.transport, &self.credentials, &asked, challenge).await?;
+        lock(&host.access).insert(repository.path.clone(), access.clone());
+        Ok(access)
+    }
+
+    /// The true digest, and the memory of a claim that is not.
+    async fn hash(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
+        let claimed = self.head(host, reference).await?;
+        let manifest = self.get(host, reference).await?;
+        let Some(claimed) = claimed.filter(|claimed| !claimed.is_of(&manifest)) else {
+            return Ok(Digest::of(&manifest));
+        };
+        let digest = Digest::of(&manifest);
+        // The tag may have moved between the two requests: only a claim that still stands is a false one.
+        if self.head(host, reference).await?.as_ref() == Some(&claimed) {
+            lock(&host.doubtful).insert(key(reference));
+        }
+        Ok(digest)
+    }
+}
+
+#[async_trait]
+impl Registry for RegistryClient {
+    async fn digest(&self, reference: &Reference, urgency: Urgency) -> Result<Digest, RegistryError> {
+        // Pinned: the content is named, there is nothing to ask (and the pair is no tag).
+        if let Some(pinned) = &reference.digest {
+            return Ok(pinned.clone());
+        }
+        let host = self.host(&reference.repository.host)?;
+        let pass = host.gate.pass(urgency).await?;
+        let outcome = self.ask(&host, reference).await;
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
+
+    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+        if let Some(pinned) = &reference.digest {
+            return Ok(pinned.clone());
+        }
+        let host = self.host(&reference.repository.host)?;
+        let pass = host.gate.pass(Urgency::Asked).await?;
+        let outcome = self.hash(&host, reference).await;
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
+
+    async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+        let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
+        let host = self.host(&repository.host)?;
+        let pass = host.gate.pass(Urgency::Routine).await?;
+        let outcome = self.serves(&host, &pinned).await;
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
+}
+
+impl Host {
+    fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {
+        let base = self.base.as_str().trim_end_matches('/');
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        };
+        Url::parse(&format!("{base}/v2/{}/manifests/{which}", reference.repository.path))
+            .map_err(|_| Fault::Image(format!("image {reference}: it makes no address")))
+    }
+
+    fn access(&self, repository: &Repository) -> Option<Access> {
+        lock(&self.access).get(&repository.path).cloned()
+    }
+
+    fn forget(&self, repository: &Repository) {
+        lock(&self.access).remove(&repository.path);
+    }
+
+    /// Whether a false claim was made about this tag.
+    fn is_doubtful(&self, reference: &Reference) -> bool {
+        lock(&self.doubtful).contains(&key(reference))
+    }
+}
+
+/// How texts about a registry as a whole begin.
+fn whose(reference: &Reference) -> String {
+    format!("registry {}", reference.repository.host)
+}
+
+fn key(reference: &Reference) -> String {
+    format!("{}:{}", reference.repository.path, reference.tag.as_deref().unwrap_or("latest"))
+}
+
+/// Nothing is done under these locks that could leave a value half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(home: &str, home_host: &str) -> RegistryClient {
+        let settings = RegistrySettings {
+            home: home.into(),
+            home_host: home_host.into(),
+            insecure: false,
+            concurrency: 8,
+        };
+        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+    }
+
+    #[test]
+    fn every_registry_is_asked_at_its_own_address() {
+        let client = client("https://registry.lan:5000/mirror/", "registry.lan:5000");
+        let address = |text: &str| {
+            let reference = Reference::parse(text).unwrap();
+            let host = client.host(&reference.repository.host).unwrap();
+            host.manifest_url(&reference).unwrap().to_string()
+        };
+        assert_eq!(address("registry.lan:5000/a/b:1"), "https://registry.lan:5000/mirror/v2/a/b/manifests/1");
+        assert_eq!(address("nginx"), "https://registry-1.docker.io/v2/library/nginx/manifests/latest");
+        assert_eq!(address("ghcr.io/a/b:1"), "https://ghcr.io/v2/a/b/manifests/1");
+        assert_eq!(address("localhost:5001/x"), "http://localhost:5001/v2/x/manifests/latest");
+        assert_eq!(address("127.1.2.3:80/x"), "http://127.1.2.3/v2/x/manifests/latest");
+        assert_eq!(address("[::1]:5000/x"), "http://[::1]:5000/v2/x/manifests/latest");
+        assert_eq!(address("registry.lan:5001/x"), "https://registry.lan:5001/v2/x/manifests/latest");
+        assert_eq!(address("10.0.0.1:5000/x"), "https://10.0.0.1:5000/v2/x/manifests/latest");
+    }
+
+    #[test]
+    fn a_home_that_is_no_web_address_is_refused_without_being_shown() {
+        for home in ["", "localhost:5000", "ftp://x", "u:secret@host"] {
+            let settings = RegistrySettings {
+                home: home.into(),
+                home_host: "x".into(),
+                insecure: false,
+                concurrency: 8,
+            };
+            let credentials = Arc::new(Credentials::new(None, String::new().into()));
+            let error = RegistryClient::new(settings, credentials).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

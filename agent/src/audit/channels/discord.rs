@@ -1,0 +1,172 @@
+//! The chat channel: an embed inside Discord's size limits.
+
+use evenkeel_common::wire::{AuditEntry, Level};
+use reqwest::{Client, Url};
+use serde_json::{Value, json};
+
+use super::message::{fields, title};
+use crate::audit::channel::Render;
+use crate::audit::delivery::{Delivery, web_client};
+use crate::config::DiscordConfig;
+use crate::model::text::tail;
+
+// Discord's limits, in UTF-16 units to be on the safe side.
+const TITLE: usize = 256;
+const DESCRIPTION: usize = 4096;
+const FIELD: usize = 1024;
+const FOOTER: usize = 256;
+const ALL: usize = 6000;
+/// Of compose output, the end tells most.
+const OUTPUT: usize = 900;
+
+/// A Discord webhook.
+pub(in crate::audit) struct Discord {
+    client: Client,
+    url: Url,
+}
+
+impl Discord {
+    /// The webhook of the configuration.
+    pub(in crate::audit) fn new(config: &DiscordConfig) -> Result<Self, String> {
+        let url = Url::parse(config.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
+        Ok(Self { client: web_client(&url)?, url })
+    }
+}
+
+impl Render for Discord {
+    fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Delivery, String> {
+        Delivery::request(&self.client, self.client.post(self.url.clone()).json(&body(entry)))
+    }
+}
+
+fn body(entry: &AuditEntry) -> Value {
+    let title = cut(&title(entry), TITLE);
+    let mut spent = length(&title);
+    let mut shown = Vec::new();
+    let mut field = |name: &str, value: String, is_inline: bool| {
+        spent += length(name) + length(&value);
+        shown.push(json!({ "name": name, "value": value, "inline": is_inline }));
+    };
+    for (name, value) in fields(entry).into_iter().filter(|(name, _)| *name != "Machine") {
+        field(name, cut(value, FIELD), name == "Container");
+    }
+    if !entry.output.trim().is_empty() {
+        // Text that holds the mark would end the block early.
+        let end = tail(&entry.output, OUTPUT).replace("```", "'''");
+        field("Output", format!("```\n{end}\n```"), false);
+    }
+    let footer = cut(&entry.machine, FOOTER);
+    spent += length(&footer);
+    let mut embed = json!({
+        "title": title,
+        "description": cut(&entry.message, DESCRIPTION.min(ALL - spent)),
+        "color": colour(entry.level),
+        "timestamp": entry.timestamp,
+        "fields": shown,
+    });
+    if !footer.is_empty() {
+        embed["footer"] = json!({ "text": footer });
+    }
+    // Text from outside must not call anybody.
+    json!({ "embeds": [embed], "allowed_mentions": { "parse": [] } })
+}
+
+fn colour(level: Level) -> u32 {
+    match level {
+        Level::Info => 0x0034_98db,
+        Level::Warning => 0x00f1_c40f,
+        Level::Error => 0x00e6_7e22,
+        Level::Critical => 0x00e7_4c3c,
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.encode_utf16().count()
+}
+
+/// The beginning of `text`, at most `most` units long, with a mark where it was cut.
+fn cut(text: &str, most: usize) -> String {
+    if length(text) <= most {
+        return text.to_owned();
+    }
+    let mut left = most.saturating_sub(1);
+    let fits = |c: &char| {
+        let fits = c.len_utf16() <= left;
+        left = left.saturating_sub(c.len_utf16());
+        fits
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::Kind;
+
+    use super::*;
+
+    fn entry() -> AuditEntry {
+        let at = "2026-01-02T03:04:05Z".parse().unwrap();
+        AuditEntry::new(at, "web", Kind::ROLLED_BACK, Level::Warning, "went back")
+    }
+
+    #[test]
+    fn an_embed_has_title_colour_and_the_fields_that_are_there() {
+        let mut entry = entry();
+        entry.machine = "m1".into();
+        entry.old_digest = Some("sha256:aa".into());
+        entry.reason = Some("exit 1".into());
+        assert_eq!(
+            body(&entry),
+            json!({
+                "embeds": [{
+                    "title": "[warning] rolled_back: web",
+                    "description": "went back",
+                    "color": 0x00f1_c40f,
+                    "timestamp": "2026-01-02T03:04:05Z",
+                    "fields": [
+                        {"name": "Old digest", "value": "sha256:aa", "inline": false},
+                        {"name": "Reason", "value": "exit 1", "inline": false},
+                    ],
+                    "footer": {"text": "m1"},
+                }],
+                "allowed_mentions": {"parse": []},
+            })
+        );
+    }
+
+    #[test]
+    fn the_longest_entry_is_inside_all_limits() {
+        for filler in ["x", "é", "😀", "`"] {
+            let long = filler.repeat(9000);
+            let mut entry =
+                AuditEntry::new(entry().timestamp, &long, Kind::ERROR, Level::Error, long.clone());
+            entry.machine.clone_from(&long);
+            entry.output.clone_from(&long);
+            for field in
+                [&mut entry.reason, &mut entry.container, &mut entry.old_digest, &mut entry.new_digest]
+            {
+                *field = Some(long.clone());
+            }
+            let body = body(&entry);
+            let embed = &body["embeds"][0];
+            let size = |value: &Value| value.as_str().unwrap().encode_utf16().count();
+            assert!(size(&embed["title"]) <= 256 && size(&embed["description"]) <= 4096);
+            let mut all =
+                size(&embed["title"]) + size(&embed["description"]) + size(&embed["footer"]["text"]);
+            let fields = embed["fields"].as_array().unwrap();
+            assert!(fields.len() <= 25);
+            for field in fields {
+                assert!(size(&field["name"]) <= 256 && size(&field["value"]) <= 1024);
+                all += size(&field["name"]) + size(&field["value"]);
+            }
+            assert!(all <= 6000, "{all}");
+        }
+    }
+
+    #[test]
+    fn a_cut_is_marked_and_splits_no_character() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "ab…");
+        assert_eq!(cut("😀😀", 3), "😀…");
+    }
+}

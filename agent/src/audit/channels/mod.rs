@@ -1,0 +1,30 @@
+//! Notification channels: each file turns an entry into what its receiver reads; sending is [`super::sink`]'s.
+
+mod discord;
+mod message;
+mod push;
+mod smtp;
+mod webhook;
+
+use evenkeel_common::wire::{AuditEntry, Level};
+
+use crate::config::EntryFilter;
+
+pub(super) use discord::Discord;
+pub(super) use push::Push;
+pub(super) use smtp::Smtp;
+pub(super) use webhook::Webhook;
+
+impl EntryFilter {
+    /// Whether an entry passes (DECISIONS 5).
+    pub fn passes(&self, entry: &AuditEntry) -> bool {
+        entry.level >= self.min_level && self.events.as_ref().is_none_or(|kinds| kinds.contains(&entry.event))
+    }
+}
+
+/// Every entry passes.
+impl Default for EntryFilter {
+    fn default() -> Self {
+        Self { min_level: Level::Info, events: None }
+    }
+}

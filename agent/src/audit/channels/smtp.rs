@@ -1,0 +1,227 @@
+//! The mail channel: a message with a plain and an HTML part.
+
+use std::time::Duration;
+
+use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::AuditEntry;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, Mailboxes, MultiPart};
+use lettre::transport::smtp::authentication::Credentials;
+use lettre::transport::smtp::client::{CertificateStore, Tls, TlsParameters};
+use lettre::{Message, Tokio1Executor};
+
+use super::message::{fields, one_line, title};
+use crate::audit::channel::Render;
+use crate::audit::delivery::{Delivery, Mailer};
+use crate::config::{SmtpConfig, SmtpTls, mail};
+
+/// For the connection; the whole exchange is bounded where it is sent.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Port whose connections are encrypted from the first byte.
+const IMPLICIT_PORT: u16 = 465;
+const SUBJECT: usize = 200;
+
+/// A mail server and who writes to whom.
+pub(in crate::audit) struct Smtp {
+    mailer: Mailer,
+    from: Mailbox,
+    to: Mailboxes,
+}
+
+impl Smtp {
+    /// The channel of the configuration.
+    pub(in crate::audit) fn new(config: &SmtpConfig) -> Result<Self, String> {
+        let mut builder = Mailer::builder_dangerous(config.host.as_str())
+            .port(config.port)
+            .timeout(Some(TIMEOUT))
+            .tls(encryption(config)?);
+        if let Some(user) = &config.username {
+            let password = config.password.as_ref().map(Secret::expose).unwrap_or_default();
+            builder = builder.credentials(Credentials::new(user.clone(), password.to_owned()));
+        }
+        Ok(Self {
+            mailer: builder.build::<Tokio1Executor>(),
+            from: mail::sender(&config.from)?,
+            to: mail::receivers(&config.to)?,
+        })
+    }
+}
+
+/// What [`SmtpTls`] means for this server. A password goes over the network encrypted unless `none` says otherwise:
+/// with `auto` somebody in between could else hide STARTTLS and read it.
+fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
+    let parameters = || {
+        let roots = if rustls_native_certs::load_native_certs().certs.is_empty() {
+            CertificateStore::WebpkiRoots
+        } else {
+            CertificateStore::Default
+        };
+        TlsParameters::builder(config.host.clone())
+            .certificate_store(roots)
+            .build()
+            .map_err(|error| format!("cannot prepare TLS: {error}"))
+    };
+    let is_here = matches!(config.host.as_str(), "localhost" | "127.0.0.1" | "::1");
+    Ok(match config.tls {
+        SmtpTls::None => Tls::None,
+        SmtpTls::Implicit => Tls::Wrapper(parameters()?),
+        SmtpTls::Starttls => Tls::Required(parameters()?),
+        SmtpTls::Auto if config.port == IMPLICIT_PORT => Tls::Wrapper(parameters()?),
+        SmtpTls::Auto if config.username.is_some() && !is_here => Tls::Required(parameters()?),
+        SmtpTls::Auto => Tls::Opportunistic(parameters()?),
+    })
+}
+
+impl Render for Smtp {
+    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String> {
+        let subject: String = title(entry).chars().take(SUBJECT).collect();
+        // Out-of-office replies to a program help nobody.
+        let automatic =
+            HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
+        let message = Message::builder()
+            .from(self.from.clone())
+            .mailbox(lettre::message::header::To::from(self.to.clone()))
+            .subject(subject)
+            .date_now()
+            // The same on each try, so that the receiver can tell a repeat.
+            .message_id(seq.map(|seq| message_id(seq, &entry.machine)))
+            .raw_header(automatic)
+            .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
+            .map_err(|error| error.to_string())?;
+        Ok(Delivery::Mail(self.mailer.clone(), Box::new(message)))
+    }
+}
+
+fn message_id(seq: u64, machine: &str) -> String {
+    let host: String =
+        machine.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(100).collect();
+    let host = host.trim_matches('.').replace("..", ".");
+    format!("<evenkeel.{seq}@{}>", if host.is_empty() { "localhost" } else { &host })
+}
+
+fn plain(entry: &AuditEntry) -> String {
+    let mut text = format!("{}\n\n{}\n\nTime: {}\n", title(entry), entry.message, entry.timestamp);
+    for (name, value) in fields(entry) {
+        text.push_str(&format!("{name}: {}\n", one_line(value)));
+    }
+    if !entry.output.is_empty() {
+        text.push_str(&format!("\nOutput:\n{}\n", entry.output));
+    }
+    text
+}
+
+fn html(entry: &AuditEntry) -> String {
+    let mut rows = format!("<tr><th align=\"left\">Time</th><td>{}</td></tr>", entry.timestamp);
+    for (name, value) in fields(entry) {
+        rows.push_str(&format!("<tr><th align=\"left\">{name}</th><td>{}</td></tr>", escape(value)));
+    }
+    let output =
+        if entry.output.is_empty() { String::new() } else { format!("<pre>{}</pre>", escape(&entry.output)) };
+    format!(
+        "<!DOCTYPE html><html><body><h3>{}</h3><p>{}</p><table>{rows}</table>{output}</body></html>",
+        escape(&title(entry)),
+        escape(&entry.message)
+    )
+}
+
+fn escape(text: &str) -> String {
+    crate::config::template::Escape::Markup.apply(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::{Kind, Level};
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::config::EntryFilter;
+
+    fn channel(from: &str, to: &str) -> Result<Smtp, String> {
+        Smtp::new(&config(from, to))
+    }
+
+    fn config(from: &str, to: &str) -> SmtpConfig {
+        SmtpConfig {
+            host: "mail.example".into(),
+            port: 25,
+            from: from.into(),
+            to: to.into(),
+            username: None,
+            password: None,
+            tls: SmtpTls::None,
+            filter: EntryFilter::default(),
+        }
+    }
+
+    #[test]
+    fn the_port_the_login_and_the_host_choose_the_encryption() {
+        let chosen = |tls, port, username: Option<&str>, host: &str| {
+            let username = username.map(str::to_owned);
+            let config =
+                SmtpConfig { tls, port, username, host: host.into(), ..config("a@b.example", "x@b.example") };
+            match encryption(&config).unwrap() {
+                Tls::None => "none",
+                Tls::Opportunistic(_) => "if offered",
+                Tls::Required(_) => "starttls",
+                Tls::Wrapper(_) => "implicit",
+            }
+        };
+        let (auto, user) = (SmtpTls::Auto, Some("user"));
+        assert_eq!(chosen(auto, 465, None, "mail.example"), "implicit");
+        assert_eq!(chosen(auto, 465, user, "localhost"), "implicit");
+        assert_eq!(chosen(auto, 587, user, "mail.example"), "starttls");
+        assert_eq!(chosen(auto, 587, user, "localhost"), "if offered");
+        assert_eq!(chosen(auto, 25, None, "mail.example"), "if offered");
+        assert_eq!(chosen(SmtpTls::Implicit, 25, None, "mail.example"), "implicit");
+        assert_eq!(chosen(SmtpTls::Starttls, 465, None, "mail.example"), "starttls");
+        assert_eq!(chosen(SmtpTls::None, 465, user, "mail.example"), "none");
+    }
+
+    fn mail(entry: &AuditEntry) -> String {
+        let channel = channel("Evenkeel <e@a.example>", "x@b.example, Y <y@b.example>").unwrap();
+        let Ok(Delivery::Mail(_, message)) = channel.render(entry, Some(7)) else { panic!("not a mail") };
+        String::from_utf8(message.formatted()).unwrap()
+    }
+
+    #[test]
+    fn a_mail_has_what_servers_and_people_expect() {
+        let mut entry =
+            AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, "<b>up</b> é");
+        entry.machine = "box 1".into();
+        let text = mail(&entry);
+        for part in [
+            "From: Evenkeel <e@a.example>",
+            "To: x@b.example, Y <y@b.example>",
+            "Subject: [info] updated: web\r\n",
+            "Date: ",
+            "Message-ID: <evenkeel.7@box1>",
+            "Auto-Submitted: auto-generated",
+            "text/plain",
+            "text/html",
+            "&lt;b&gt;up",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn text_from_outside_cannot_add_a_header() {
+        let evil = "web\r\nBcc: evil@x.example\r\n\r\n<script>";
+        let mut entry = AuditEntry::new(Timestamp::UNIX_EPOCH, evil, Kind::ERROR, Level::Error, evil);
+        entry.machine = evil.into();
+        entry.container = Some(evil.into());
+        entry.reason = Some("x\r\n.\r\nMAIL FROM".into());
+        let text = mail(&entry);
+        let (head, _) = text.split_once("\r\n\r\n").unwrap();
+        assert!(!head.lines().any(|line| line.to_ascii_lowercase().starts_with("bcc:")), "{head}");
+        assert!(!text.contains("<script>") || !text.contains("<h3>[error] error: web\r\n"), "{text}");
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        assert!(channel("no address", "x@b.example").is_err());
+        assert!(channel("a@b.example", "").is_err());
+        assert!(channel("a@b.example", "x@b.example, nobody").is_err());
+        assert!(channel("a@b.example\r\nBcc: c@d.example", "x@b.example").is_err());
+    }
+}

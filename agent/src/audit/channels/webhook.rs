@@ -1,0 +1,100 @@
+//! A custom webhook: any address, method, headers, and a body from a template (SPEC 2.9, DECISIONS 5).
+
+use evenkeel_common::wire::AuditEntry;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, Url};
+
+use crate::audit::channel::Render;
+use crate::audit::delivery::{Delivery, web_client};
+use crate::config::WebhookConfig;
+use crate::config::template::{Escape, Template};
+
+/// One of the custom webhooks.
+pub(in crate::audit) struct Webhook {
+    client: Client,
+    url: Url,
+    method: Method,
+    headers: HeaderMap,
+    body: Body,
+}
+
+enum Body {
+    /// None was configured and the method carries none.
+    Empty,
+    /// None was configured: the entry itself.
+    Entry,
+    Template(Box<Template>),
+}
+
+impl Webhook {
+    /// The webhook of the configuration.
+    pub(in crate::audit) fn new(config: &WebhookConfig) -> Result<Self, String> {
+        let url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
+        let method =
+            Method::from_bytes(config.method.as_bytes()).map_err(|error| format!("method: {error}"))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &config.headers {
+            let bad = || format!("headers.{name} is not a valid header");
+            let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+            let mut header = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
+            header.set_sensitive(true);
+            headers.append(key, header);
+        }
+        let body = match &config.body {
+            None if matches!(method, Method::GET | Method::HEAD) => Body::Empty,
+            None => Body::Entry,
+            Some(text) => {
+                let content_type = headers
+                    .entry(CONTENT_TYPE)
+                    .or_insert_with(|| HeaderValue::from_static(likely_content_type(text)));
+                let escape = Escape::of(content_type.to_str().unwrap_or_default());
+                Body::Template(Box::new(
+                    Template::new(text, escape).map_err(|error| format!("body: {error}"))?,
+                ))
+            }
+        };
+        Ok(Self { client: web_client(&url)?, url, method, headers, body })
+    }
+}
+
+/// A body whose first character begins a JSON object or array is JSON, unless its `{` begins the template's own.
+fn likely_content_type(body: &str) -> &'static str {
+    let body = body.trim_start();
+    let is_template = ["{{", "{%", "{#"].iter().any(|mark| body.starts_with(mark));
+    if body.starts_with(['{', '[']) && !is_template {
+        "application/json"
+    } else {
+        "text/plain; charset=utf-8"
+    }
+}
+
+impl Render for Webhook {
+    fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Delivery, String> {
+        let request = self.client.request(self.method.clone(), self.url.clone());
+        let request = match &self.body {
+            Body::Empty => request,
+            Body::Entry => request.json(entry),
+            Body::Template(template) => request.body(template.render(entry)?),
+        };
+        // Configured headers replace what the body brought with it.
+        Delivery::request(&self.client, request.headers(self.headers.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_type_is_guessed_from_the_beginning() {
+        for (body, json) in [
+            (" {\"a\": 1}", true),
+            ("[1]", true),
+            ("{{ message }}", false),
+            ("{% if a %}", false),
+            ("hi", false),
+        ] {
+            assert_eq!(likely_content_type(body) == "application/json", json, "{body}");
+        }
+    }
+}

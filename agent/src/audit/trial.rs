@@ -1,0 +1,76 @@
+//! A trial of the ways out of this machine, and what entries that take them say they come from.
+
+use std::io::Write;
+
+use evenkeel_common::clock::{Clock, SystemClock};
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+
+use super::channel::{Channel, Settings};
+use crate::PROGRAM;
+use crate::config::Config;
+
+/// What entries that leave this machine say they come from: `push.machine_id`, else the host's name.
+pub fn machine_name(config: &Config) -> String {
+    let configured = config.push.as_ref().map(|push| push.machine_id.as_str()).unwrap_or_default();
+    if configured.is_empty() {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    } else {
+        configured.to_owned()
+    }
+}
+
+/// Channels that are to get a sample entry.
+pub struct Trials {
+    channels: Vec<Channel>,
+    machine: String,
+}
+
+/// The channel `only`, or all of them. A webhook's name stands for itself.
+pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
+    let (mut channels, mut warnings) = (Vec::new(), Vec::new());
+    for settings in Settings::of(config) {
+        match settings.open() {
+            Ok(channel) => channels.push(channel),
+            Err(why) => warnings.push(format!("{}: {why}", settings.name())),
+        }
+    }
+    let known = channels.iter().map(|channel| channel.name().to_owned()).collect::<Vec<_>>().join(", ");
+    if let Some(only) = only {
+        let webhook = format!("webhook/{only}");
+        let found = if channels.iter().any(|channel| channel.name() == only) { only } else { &webhook };
+        channels.retain(|channel| channel.name() == found);
+    }
+    match (only, channels.is_empty()) {
+        (_, false) => Ok(Trials { channels, machine: machine_name(config) }),
+        _ if !warnings.is_empty() => Err(warnings.join("; ")),
+        (Some(only), true) if known.is_empty() => {
+            Err(format!("there is no channel \"{only}\", nor any other"))
+        }
+        (Some(only), true) => Err(format!("there is no channel \"{only}\"; there are: {known}")),
+        (None, true) => Err("no notification channel is configured, nor a push".to_owned()),
+    }
+}
+
+impl Trials {
+    /// Sends a sample entry to each, whatever it filters, and writes what they answered. Says whether all took it.
+    pub async fn run(self, out: &mut (dyn Write + Send)) -> bool {
+        let message = "this is a test: nothing has changed";
+        let mut entry = AuditEntry::new(SystemClock.now(), PROGRAM, Kind::UPDATED, Level::Info, message);
+        entry.machine = self.machine;
+        entry.container = Some("sample-web-1".to_owned());
+        entry.old_digest = Some(format!("sha256:{}", "0".repeat(64)));
+        entry.new_digest = Some(format!("sha256:{}", "1".repeat(64)));
+        entry.reason = Some("asked for with test-notify".to_owned());
+        let mut all_took_it = true;
+        for channel in self.channels {
+            let outcome = channel.send(&entry, None).await;
+            all_took_it &= outcome.is_ok();
+            // Nobody reads it any more: the exit code still tells.
+            let _ = match outcome {
+                Ok(answer) => writeln!(out, "{}: sent; the answer was: {answer}", channel.name()),
+                Err(fault) => writeln!(out, "{}: FAILED: {fault}", channel.name()),
+            };
+        }
+        all_took_it
+    }
+}

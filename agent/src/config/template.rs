@@ -1,0 +1,357 @@
+//! Templates of webhook bodies: minijinja, the `{{ .Service }}` form for plain fields, values escaped (DECISIONS 5).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io;
+
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::Timestamp;
+use minijinja::value::Kwargs;
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests as checks,
+};
+
+use super::template_syntax::{self, LONGEST};
+
+/// Steps that a template may take; far more than any body needs, and an endless loop ends soon.
+const FUEL: u64 = 50_000;
+/// What tojson takes beside its value.
+const NO_OPTIONS: [(&str, Value); 0] = [];
+/// Longest body, and longest text that a filter may make.
+const LONGEST_BODY: usize = 256 * 1024;
+
+/// How values are made fit for the body they are put into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Escape {
+    /// Not at all.
+    None,
+    /// As the inside of a JSON string.
+    Json,
+    /// As a value of a form.
+    Form,
+    /// As text of HTML or XML.
+    Markup,
+}
+
+impl Escape {
+    /// What a content type asks for.
+    pub(crate) fn of(content_type: &str) -> Self {
+        let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if kind.contains("json") {
+            Self::Json
+        } else if kind == "application/x-www-form-urlencoded" {
+            Self::Form
+        } else if kind.contains("html") || kind.contains("xml") {
+            Self::Markup
+        } else {
+            Self::None
+        }
+    }
+
+    pub(crate) fn apply(self, text: &str) -> String {
+        match self {
+            Self::None => text.to_owned(),
+            Self::Json => {
+                let quoted = serde_json::Value::from(text).to_string();
+                quoted[1..quoted.len() - 1].to_owned()
+            }
+            Self::Form => {
+                percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+            }
+            Self::Markup => {
+                let mut out = String::with_capacity(text.len());
+                for c in text.chars() {
+                    match c {
+                        '&' => out.push_str("&amp;"),
+                        '<' => out.push_str("&lt;"),
+                        '>' => out.push_str("&gt;"),
+                        '"' => out.push_str("&quot;"),
+                        '\'' => out.push_str("&#39;"),
+                        c => out.push(c),
+                    }
+                }
+                out
+            }
+        }
+    }
+}
+
+/// A template that has been rendered once, so that a fault in it is known before the first entry.
+pub(crate) struct Template {
+    source: String,
+    environment: Environment<'static>,
+}
+
+impl Template {
+    /// What is wrong with a template of a webhook's body.
+    pub(crate) fn check(body: &str) -> Result<(), String> {
+        Self::new(body, Escape::None).map(drop)
+    }
+
+    pub(crate) fn new(body: &str, escape: Escape) -> Result<Self, String> {
+        let source = from_go(body);
+        template_syntax::check(&source).map_err(|why| format!("the template cannot be used: {why}"))?;
+        let mut environment = harmless();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
+        environment.set_auto_escape_callback(|_| AutoEscape::Custom("value".into()));
+        environment.set_formatter(move |out, state, value| {
+            let as_it_is = value.is_safe() || matches!(state.auto_escape(), AutoEscape::None);
+            let text = value.to_string();
+            out.write_str(&if as_it_is { text } else { escape.apply(&text) }).map_err(Error::from)
+        });
+        let template = Self { source, environment };
+        let sample = AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, "a sample");
+        template.render(&sample)?;
+        Ok(template)
+    }
+
+    pub(crate) fn render(&self, entry: &AuditEntry) -> Result<String, String> {
+        let values = FIELDS.map(|(name, _, value)| (name, value(entry)));
+        let template = self.environment.template_from_str(&self.source);
+        let mut body = Bounded(Vec::new());
+        let rendered = template
+            .and_then(|template| template.render_captured_to(BTreeMap::from(values), &mut body).map(drop));
+        let text = rendered.map(|()| String::from_utf8_lossy(&body.0).into_owned());
+        text.map_err(|error| {
+            let known = FIELDS.map(|(name, ..)| name).join(", ");
+            let mut text = format!("the template cannot be used: {error}");
+            if error.kind() == minijinja::ErrorKind::UndefinedError {
+                let _ = write!(text, " (known names: {known})");
+            }
+            text
+        })
+    }
+}
+
+/// A body that is being written.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_BODY {
+            return Err(io::Error::other(format!("the body is longer than {LONGEST_BODY} bytes")));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An engine with the filters and tests that messages need, none of which makes much of little.
+fn harmless() -> Environment<'static> {
+    fn bounded(value: Value) -> Result<Value, Error> {
+        let is_long = value.as_str().is_some_and(|text| text.len() > LONGEST_BODY);
+        let why = || {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("a filter made a text longer than {LONGEST_BODY} bytes"),
+            )
+        };
+        if is_long { Err(why()) } else { Ok(value) }
+    }
+    let mut environment = Environment::empty();
+    environment.add_filter("upper", |text: String| bounded(text.to_uppercase().into()));
+    environment.add_filter("lower", |text: String| bounded(text.to_lowercase().into()));
+    environment.add_filter("title", |text: String| bounded(filters::title(text.into()).into()));
+    environment.add_filter("trim", |text: String| text.trim().to_owned());
+    environment.add_filter("safe", filters::safe);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("tojson", |value: &Value| {
+        bounded(filters::tojson(value, None, Kwargs::from_iter(NO_OPTIONS))?)
+    });
+    environment.add_filter("replace", |text: String, from: String, to: String| {
+        // Each occurrence may become as long as a template.
+        let growth = text.matches(&from).count().saturating_mul(to.len());
+        if growth.saturating_add(text.len()) > LONGEST_BODY + LONGEST {
+            let why = format!("replace would make a text longer than {LONGEST_BODY} bytes");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+        bounded(text.replace(&from, &to).into())
+    });
+    environment.add_test("defined", checks::is_defined);
+    environment.add_test("undefined", checks::is_undefined);
+    environment.add_test("string", checks::is_string);
+    environment.add_test("startingwith", checks::is_startingwith);
+    environment.add_test("endingwith", checks::is_endingwith);
+    environment.add_test("in", checks::is_in);
+    environment
+}
+
+type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
+
+/// The names that a template may use, in both forms. One that has no value is the empty text.
+const FIELDS: [Field; 10] = [
+    ("service", "Service", |entry| entry.service.clone()),
+    ("event", "Event", |entry| entry.event.to_string()),
+    ("message", "Message", |entry| entry.message.clone()),
+    ("reason", "Reason", |entry| entry.reason.clone().unwrap_or_default()),
+    ("old_digest", "OldDigest", |entry| entry.old_digest.clone().unwrap_or_default()),
+    ("new_digest", "NewDigest", |entry| entry.new_digest.clone().unwrap_or_default()),
+    ("container", "Container", |entry| entry.container.clone().unwrap_or_default()),
+    ("timestamp", "Timestamp", |entry| entry.timestamp.to_string()),
+    ("level", "Level", |entry| entry.level.to_string()),
+    ("machine", "Machine", |entry| entry.machine.clone()),
+];
+
+/// Rewrites `{{ .OldDigest }}` to `{{ old_digest }}`; everything else stays as it is.
+fn from_go(body: &str) -> String {
+    let mut out = String::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(start) = rest.find("{{") {
+        let (before, inside) = rest.split_at(start + 2);
+        out.push_str(before);
+        rest = inside;
+        let Some(end) = inside.find("}}") else { break };
+        let (dash, field) = match inside[..end].strip_prefix('-') {
+            Some(field) => ("-", field),
+            None => ("", &inside[..end]),
+        };
+        let (field, last_dash) = match field.strip_suffix('-') {
+            Some(field) => (field, "-"),
+            None => (field, ""),
+        };
+        let known =
+            field.trim().strip_prefix('.').and_then(|name| FIELDS.iter().find(|(_, go, _)| *go == name));
+        if let Some((name, ..)) = known {
+            let _ = write!(out, "{dash} {name} {last_dash}");
+            rest = &inside[end..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What a webhook with this template for its body would send: what the fuzzer looks at.
+pub fn render_template(body: &str, entry: &AuditEntry) -> Result<String, String> {
+    Template::new(body, Escape::Json)?.render(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> AuditEntry {
+        let at = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut entry = AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, "it said \"hi\"\n<&\\>");
+        entry.new_digest = Some("sha256:ab".into());
+        entry
+    }
+
+    fn render(body: &str, escape: Escape) -> Result<String, String> {
+        Template::new(body, escape)?.render(&entry())
+    }
+
+    #[test]
+    fn all_names_work_in_both_forms() {
+        for (name, go, _) in FIELDS {
+            let plain = render(&format!("<{{{{ {name} }}}}>"), Escape::None).unwrap();
+            for form in
+                [format!("<{{{{.{go}}}}}>"), format!("<{{{{ .{go} }}}}>"), format!("<{{{{- .{go} -}}}}>")]
+            {
+                assert_eq!(render(&form, Escape::None).unwrap(), plain, "{form}");
+            }
+        }
+        assert_eq!(
+            render("{{ .Timestamp }} {{.NewDigest}}{{ .OldDigest }} {{level}}", Escape::None).unwrap(),
+            "2026-01-02T03:04:05Z sha256:ab info"
+        );
+    }
+
+    #[test]
+    fn values_are_escaped_for_the_body_they_are_put_into() {
+        let body = r#"{"text": "{{ message }}", "all": {{ message | tojson }}}"#;
+        let json: serde_json::Value = serde_json::from_str(&render(body, Escape::Json).unwrap()).unwrap();
+        assert_eq!(json, serde_json::json!({"text": entry().message, "all": entry().message}));
+        assert_eq!(render("a={{ message }}", Escape::Form).unwrap(), "a=it%20said%20%22hi%22%0A%3C%26%5C%3E");
+        assert_eq!(
+            render("{{ message }}", Escape::Markup).unwrap(),
+            "it said &quot;hi&quot;\n&lt;&amp;\\&gt;"
+        );
+        assert_eq!(render("{{ message }}", Escape::None).unwrap(), entry().message);
+        assert_eq!(
+            render("{% if reason %}no{% else %}{{ service | upper }}{% endif %}", Escape::Json).unwrap(),
+            "WEB"
+        );
+    }
+
+    #[test]
+    fn content_types_choose_the_escaping() {
+        for (content_type, escape) in [
+            ("application/json", Escape::Json),
+            ("Application/JSON; charset=utf-8", Escape::Json),
+            ("application/vnd.x+json", Escape::Json),
+            ("application/x-www-form-urlencoded", Escape::Form),
+            ("text/html", Escape::Markup),
+            ("application/xml", Escape::Markup),
+            ("text/plain", Escape::None),
+        ] {
+            assert_eq!(Escape::of(content_type), escape, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn a_faulty_template_is_known_before_the_first_entry() {
+        for body in ["{{ service", "{% if %}", "{{ nothing }}", "{{ .Nothing }}", "{{ service | nofilter }}"]
+        {
+            assert!(Template::new(body, Escape::None).is_err(), "{body}");
+        }
+        let error = Template::new("{{ servce }}", Escape::None).err().unwrap();
+        assert!(error.contains("known names: service, event"), "{error}");
+        let endless = "{% for a in message %}{% for b in timestamp %}{% for c in timestamp %}{% for d in timestamp %}{% for e in timestamp %}x{% endfor %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}";
+        assert!(Template::new(endless, Escape::None).is_err());
+    }
+
+    /// Each asks for a gigabyte or more, or for a stack that no thread has.
+    #[test]
+    fn no_template_takes_more_memory_or_stack_than_a_message_needs() {
+        let mut entry = entry();
+        entry.message = "\"a\\".repeat(2000);
+        for body in [
+            "{{ 'x' * 100000000 }}".to_owned(),
+            "{{ 'x' ~ message }}".to_owned(),
+            format!("{{{{ message{} }}}}", "|tojson".repeat(25)),
+            format!("{{{{ message{} }}}}", "|urlencode".repeat(25)),
+            format!(
+                "{{{{ message|replace('a', '{}')|replace('b', '{}') }}}}",
+                "b".repeat(7000),
+                "c".repeat(7000)
+            ),
+            "{{ message|indent(999999999) }}".to_owned(),
+            "{{ range(999999999) }}".to_owned(),
+            format!(
+                "{{% for a in message %}}{{% for b in message %}}{}{{% endfor %}}{{% endfor %}}",
+                "x".repeat(8000)
+            ),
+            format!("{{{{ {}message }}}}", "not ".repeat(5000)),
+            format!("{{{{ message{} }}}}", "|upper".repeat(2500)),
+            format!("{{{{ message{} }}}}", ".a".repeat(8000)),
+            format!("{{{{ {}message{} }}}}", "[".repeat(8000), "]".repeat(7000)),
+            "{% if 1 %}".repeat(1600),
+            "{{".repeat(8000),
+        ] {
+            let rendered = Template::new(&body, Escape::Json).and_then(|template| template.render(&entry));
+            let error = rendered.expect_err(&body[..body.len().min(60)]);
+            assert!(error.len() < 1000, "{error}");
+        }
+        let twice = Template::new("{{ message|tojson|tojson }}", Escape::None).unwrap();
+        assert!(twice.render(&entry).unwrap().len() < LONGEST_BODY);
+        let replaced = Template::new("{{ message|replace('a', 'bc')|upper|length }}", Escape::None).unwrap();
+        assert_eq!(replaced.render(&entry).unwrap(), "8000");
+    }
+
+    #[test]
+    fn text_that_only_looks_like_a_field_stays() {
+        assert_eq!(
+            from_go("{{ .Nope }} {{ service.Service }} {{ {{"),
+            "{{ .Nope }} {{ service.Service }} {{ {{"
+        );
+        assert_eq!(from_go("{{.Service}}{{.Level"), "{{ service }}{{.Level");
+    }
+}

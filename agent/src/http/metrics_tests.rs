@@ -1,0 +1,159 @@
+//! The metrics as text: every series is described, and there from the first scrape on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_common::wire::CheckStatus;
+
+use super::*;
+
+fn service(name: &str) -> ServiceStatus {
+    ServiceStatus {
+        name: name.to_owned(),
+        status: StatusValue::Unknown,
+        blocked: None,
+        not_found: None,
+        errored: None,
+        auto_update: true,
+        auto_start: false,
+        auto_heal: false,
+        healthy: None,
+        unhealthy_reason: None,
+        deploying: false,
+        degraded: false,
+        exhausted: false,
+        restart_failures: 0,
+        updates_total: 0,
+        rollbacks_total: 0,
+        restarts_total: 0,
+        failures_total: 0,
+        images: None,
+        containers: None,
+        has_stats: false,
+        cpu_percent: 0.0,
+        memory_percent: 0.0,
+        memory_usage_mb: 0.0,
+        memory_limit_mb: 0.0,
+        last_check: None,
+        next_check: None,
+        check_status: CheckStatus::Idle,
+        deploy: None,
+    }
+}
+
+fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
+    let queues: [(String, Depth); 1] = [("file".to_owned(), Arc::new(|| 3))];
+    let view = View {
+        report: &StatusReport { uptime_seconds: 7, last_poll: None, poll_count: 0, services },
+        polls: &PollState::default(),
+        engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
+        stream_clients: 2,
+        queues: &queues,
+        deliveries: &[crate::audit::DeliveryStats {
+            name: "push".to_owned(),
+            sent: 4,
+            failed: 1,
+            refused: 0,
+            queued: 2,
+        }],
+    };
+    metrics.text(&view).unwrap()
+}
+
+/// Series (name and labels) with their values.
+fn series(text: &str) -> BTreeMap<&str, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, value)| (name, value.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn every_series_is_described_once_and_named_by_the_conventions() {
+    let mut measured = service("web");
+    measured.has_stats = true;
+    let text = scrape(&Metrics::new(), vec![measured]);
+    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut helps = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(helps.insert(name) && help.ends_with('.') || name.starts_with("process_"), "{line}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(kinds.insert(name, kind).is_none(), "{line}");
+        }
+    }
+    for name in series(&text).keys() {
+        let name = name.split('{').next().unwrap();
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| {
+            name.strip_suffix(suffix).filter(|base| kinds.get(base) == Some(&"histogram"))
+        });
+        let base = base.unwrap_or(name);
+        assert!(kinds.contains_key(base) && helps.contains(base), "{name} has no HELP or TYPE");
+        let ours = base.starts_with("evenkeel_")
+            || base.starts_with("docker_daemon_")
+            || base.starts_with("process_");
+        assert!(ours, "{name}");
+        assert_eq!(kinds[base] == "counter", base.ends_with("_total"), "{name}");
+    }
+    assert_eq!(
+        (kinds["docker_daemon_healthy"], kinds["docker_daemon_consecutive_failures"]),
+        ("gauge", "gauge")
+    );
+    assert_eq!(kinds["docker_daemon_checks_total"], "counter");
+    assert!(kinds.contains_key("process_start_time_seconds"), "{text}");
+}
+
+#[test]
+fn every_series_is_there_from_the_first_scrape() {
+    let metrics = Metrics::new();
+    let first = scrape(&metrics, vec![service("web"), service("api")]);
+    for outcome in DeployOutcome::ALL {
+        metrics.deployed(outcome, Duration::from_secs(9));
+    }
+    for outcome in RequestOutcome::ALL {
+        metrics.requested(outcome, Duration::from_millis(9));
+    }
+    metrics.cycled(Duration::from_millis(9));
+    let busy = ServiceStatus {
+        status: StatusValue::Deploying,
+        deploying: true,
+        healthy: Some(false),
+        blocked: Some("x".to_owned()),
+        updates_total: 4,
+        ..service("web")
+    };
+    let later = scrape(&metrics, vec![busy, service("api")]);
+    let (first, later) = (series(&first), series(&later));
+    assert_eq!(first.keys().collect::<Vec<_>>(), later.keys().collect::<Vec<_>>());
+    for (name, expected) in [
+        ("evenkeel_deploy_duration_seconds_count{outcome=\"rolled_back\"}", (0.0, 1.0)),
+        ("evenkeel_registry_request_duration_seconds_sum{outcome=\"unreachable\"}", (0.0, 0.009)),
+        ("evenkeel_poll_cycle_duration_seconds_count", (0.0, 1.0)),
+        ("evenkeel_service_updates_total{service=\"web\"}", (0.0, 4.0)),
+        ("evenkeel_service_blocked{service=\"web\"}", (0.0, 1.0)),
+        ("evenkeel_service_status{service=\"web\",status=\"unknown\"}", (1.0, 0.0)),
+        ("evenkeel_service_status{service=\"web\",status=\"deploying\"}", (0.0, 1.0)),
+        ("evenkeel_audit_queue_entries{destination=\"file\"}", (3.0, 3.0)),
+        ("evenkeel_stream_clients", (2.0, 2.0)),
+        ("docker_daemon_checks_total", (5.0, 5.0)),
+        ("docker_daemon_healthy", (1.0, 1.0)),
+    ] {
+        assert_eq!((first[name], later[name]), expected, "{name}");
+    }
+}
+
+#[test]
+fn what_was_not_measured_has_no_value() {
+    let mut measured = service("web");
+    measured.has_stats = true;
+    (measured.cpu_percent, measured.memory_usage_mb) = (150.0, 2.5);
+    let text = scrape(&Metrics::new(), vec![measured, service("api")]);
+    let series = series(&text);
+    let value = |name: &str| series.get(name).copied();
+    assert_eq!(value("evenkeel_service_cpu_cores{service=\"web\"}"), Some(1.5));
+    assert_eq!(value("evenkeel_service_memory_usage_bytes{service=\"web\"}"), Some(2_621_440.0));
+    assert_eq!(value("evenkeel_service_cpu_cores{service=\"api\"}"), None);
+    assert_eq!(value("evenkeel_service_has_stats{service=\"api\"}"), Some(0.0));
+}

@@ -1,0 +1,91 @@
+//! What compose files come to, as compose itself says (`compose config --format json`).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::model::image::Reference;
+
+/// What compose files come to, as far as it decides what containers are like: the elements of each top-level section.
+/// Services of profiles that are off are not in it.
+#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct Model {
+    services: Section,
+    networks: Section,
+    volumes: Section,
+    configs: Section,
+    secrets: Section,
+}
+
+/// Elements by their names; a section may be there and be null.
+type Section = Option<BTreeMap<String, Value>>;
+
+impl Model {
+    /// Whether everything is in the other one, too, and the same there.
+    pub fn is_part_of(&self, other: &Self) -> bool {
+        self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
+            let theirs = |name| theirs.as_ref()?.get(name);
+            ours.iter().flatten().all(|(name, element)| theirs(name) == Some(element))
+        })
+    }
+
+    /// Its services.
+    pub fn services(&self) -> impl Iterator<Item = ModelService<'_>> {
+        self.services.iter().flatten().map(|(name, element)| ModelService { name, element })
+    }
+
+    /// The service of this name.
+    pub fn service(&self, name: &str) -> Option<ModelService<'_>> {
+        let (name, element) = self.services.as_ref()?.get_key_value(name)?;
+        Some(ModelService { name, element })
+    }
+
+    fn sections(&self) -> [&Section; 5] {
+        [&self.services, &self.networks, &self.volumes, &self.configs, &self.secrets]
+    }
+}
+
+/// One service of compose files.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelService<'a> {
+    /// Its name.
+    pub name: &'a str,
+    element: &'a Value,
+}
+
+impl<'a> ModelService<'a> {
+    /// The image that its containers are made from; `None` for one that is only built.
+    pub fn image(self) -> Option<Reference> {
+        Reference::parse(self.element.get("image")?.as_str()?).ok()
+    }
+
+    /// The jobs that must be done before it is started.
+    pub fn waits_for(self) -> impl Iterator<Item = &'a str> {
+        let condition = |value: &'a Value| value.get("condition").and_then(Value::as_str);
+        let is_job = move |value| condition(value) == Some("service_completed_successfully");
+        self.dependencies().filter(move |(_, value)| is_job(value)).map(|(name, _)| name)
+    }
+
+    /// The services that it is restarted with: it depends on them with `restart: true`, or uses a namespace of theirs.
+    /// Compose adds the former for the latter by itself, but not where the file names the dependency, too.
+    pub fn restarts_with(self) -> impl Iterator<Item = &'a str> {
+        let restart = |value: &Value| value.get("restart").and_then(Value::as_bool) == Some(true);
+        let named = self.dependencies().filter(move |(_, value)| restart(value)).map(|(name, _)| name);
+        let element = self.element;
+        let owner = |key| element.get(key)?.as_str()?.strip_prefix("service:");
+        named.chain(["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner))
+    }
+
+    /// How many containers it has.
+    pub fn replicas(self) -> usize {
+        let count = |value: Option<&Value>| usize::try_from(value?.as_u64()?).ok();
+        let deployed = || count(self.element.get("deploy")?.get("replicas"));
+        count(self.element.get("scale")).or_else(deployed).unwrap_or(1)
+    }
+
+    fn dependencies(self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        let map = self.element.get("depends_on").and_then(Value::as_object);
+        map.into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+    }
+}

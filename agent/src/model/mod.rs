@@ -1,0 +1,27 @@
+//! The ground floor: values without I/O that every layer above shares.
+//!
+//! | file | what it describes |
+//! |---|---|
+//! | `image.rs` | image references, digests and image IDs |
+//! | `container.rs` | containers, their states, health checks and events |
+//! | `project.rs` | compose projects and the ways to bring them up |
+//! | `compose.rs` | what compose files come to (`compose config`) |
+//! | `errors.rs` | what engine, registry and compose could not do |
+//! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
+
+pub mod compose;
+pub mod container;
+pub mod errors;
+pub mod image;
+pub mod output;
+pub mod project;
+pub mod text;
+
+pub use compose::{Model, ModelService};
+pub use container::{
+    Container, ContainerEvent, CurrentOwner, EventKind, HealthState, HealthTiming, Manager, Members,
+    NetworkOwner, State, Usage,
+};
+pub use errors::{ComposeError, EngineError, RegistryError};
+pub use image::{Digest, ImageId, Reference, Repository};
+pub use project::{Project, UpMode};

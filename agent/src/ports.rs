@@ -1,0 +1,140 @@
+//! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
+
+pub mod meter;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tokio::sync::watch;
+
+use crate::model::{
+    ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Project,
+    Reference, RegistryError, Repository, UpMode, Usage,
+};
+
+/// The container engine, as far as an update needs it. Every call has a deadline of its own.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Asks whether the engine answers.
+    async fn ping(&self) -> Result<(), EngineError>;
+
+    /// All containers that belong to `members`, running or not, one-off containers left out, sorted by name. One that
+    /// the engine can't describe is there all the same, with what the listing says of it.
+    async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
+
+    /// The local image that a reference or an ID names; `None` when there is none. With the containerd store, an image
+    /// that a container runs on may be none: its record goes when its tag moves (DECISIONS 9).
+    async fn image(&self, name: &str) -> Result<Option<Image>, EngineError>;
+
+    /// Fetches `reference` (which is pinned to a digest) and reports how far it is.
+    async fn pull(
+        &self,
+        reference: &Reference,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), EngineError>;
+
+    /// Lets the tag of `reference` name the image `id`.
+    async fn tag(&self, id: &ImageId, reference: &Reference) -> Result<(), EngineError>;
+
+    /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
+    async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
+
+    /// All local tags of a repository, which is not on Docker Hub: there the engine has other names for them.
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError>;
+
+    /// Makes sure that a container of this name exists on image `id` without ever being started, so that no
+    /// prune can take the image. It carries the label [`HOLD_LABEL`] with the project's name.
+    async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError>;
+
+    /// Names of all containers that carry [`HOLD_LABEL`] with this project's name.
+    async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError>;
+
+    /// Removes a container that is not running. One that is not there is fine.
+    async fn remove_anchor(&self, name: &str) -> Result<(), EngineError>;
+
+    /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
+    async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
+
+    /// Gives a container another name.
+    async fn rename(&self, container: &str, name: &str) -> Result<(), EngineError>;
+
+    /// Restarts a container, or starts one that never ran. Returns when its main process was started.
+    async fn restart(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Container events since `since_nano` (the engine's time in nanoseconds since the epoch, as far back as its
+    /// buffer goes). The stream ends when the connection does; the reader must only read, since an engine drops
+    /// events of a slow one.
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// What a container has used so far; `None` when it does not run or is gone.
+    async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError>;
+
+    /// Memory of the engine's machine in bytes.
+    async fn machine_memory(&self) -> Result<u64, EngineError>;
+}
+
+/// Label of the containers that hold an image during a deployment; its value is the compose project.
+pub const HOLD_LABEL: &str = "evenkeel.hold";
+
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PullProgress {
+    /// Bytes fetched so far.
+    pub bytes: u64,
+    /// Bytes to fetch as far as the engine has said; 0 while unknown.
+    pub total: u64,
+}
+
+/// A local image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Its ID.
+    pub id: ImageId,
+    /// `repository@digest` texts, as the engine keeps them.
+    pub repo_digests: Vec<String>,
+    /// Uncompressed size in bytes; 0 while unknown.
+    pub size: u64,
+    /// Whether all of it seems to be here. Fetching one that is not brings the rest.
+    pub whole: bool,
+}
+
+/// Asks registries what a tag points at.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// The digest that the tag of `reference` has now, by one `HEAD` where the registry allows it.
+    /// While a registry is backed off from, the answer is its last error, without a request; `Urgency::Asked`
+    /// (a person waits) tries all the same unless the registry itself named a time (429).
+    async fn digest(&self, reference: &Reference, urgency: Urgency) -> Result<Digest, RegistryError>;
+
+    /// Fetches the manifest and hashes it: the digest that the content really has. Where a registry's header
+    /// differs, this is remembered and [`Registry::digest`] answers with the true one from then on.
+    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError>;
+
+    /// Whether the repository has a manifest of this digest, tagged or not. An image that was only built here has a
+    /// digest, too, with the containerd store (DECISIONS 9): the registry does not know it.
+    async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
+}
+
+/// How much it matters to get a fresh answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// A poll cycle.
+    Routine,
+    /// A person, or an event, asked.
+    Asked,
+}
+
+/// Runs compose. One call at a time per project is the caller's business.
+#[async_trait]
+pub trait Compose: Send + Sync + 'static {
+    /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
+    /// container in the way. Returns what compose printed (the last 8 KiB).
+    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError>;
+
+    /// `compose down`, without `-v`: volumes stay.
+    async fn down(&self, project: &Project) -> Result<String, ComposeError>;
+
+    /// `compose config --quiet`: whether the files can be used.
+    async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
+
+    /// `compose config --format json`: what the files come to.
+    async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
+}

@@ -1,0 +1,17 @@
+//! What runs per compose project: the worker, what it reads and what it does, and the way to reach it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `worker.rs` | feeds the decision core, commits what it decides, then performs it |
+//! | `observe.rs` | one check: registry and engine, read side by side |
+//! | `perform.rs` | one step of a rollout |
+//! | `files.rs` | the hash over a project's compose files |
+//! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
+//! | `services.rs` | all services by name: the only way by which API and tasks reach them |
+
+pub mod cycle;
+mod files;
+mod observe;
+mod perform;
+pub mod services;
+pub mod worker;

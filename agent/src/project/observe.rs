@@ -1,0 +1,337 @@
+//! One check: what the registry has and what runs here, read side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::config::ServiceConfig;
+use crate::model::image::{Digest, ImageId, Reference, digests_in};
+use crate::model::{Container, EngineError, Members, Project, RegistryError};
+use crate::ports::{Engine, Registry};
+use crate::service::action::FilesAsked;
+use crate::service::input::{CheckFault, Files, ImageView, LocalImage, Observation, Unanswered};
+
+use super::cycle::Cycle;
+use super::files;
+use super::worker::{BlockedElsewhere, World};
+
+/// Time between two reads of changed compose files.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// One check.
+pub(super) struct Check {
+    pub world: World,
+    pub cycle: Arc<Cycle>,
+    pub config: Arc<ServiceConfig>,
+    pub blocked_elsewhere: BlockedElsewhere,
+    /// Compare the images with the registry.
+    pub images: bool,
+    /// Read the compose files.
+    pub files: Option<FilesAsked>,
+    /// Digests whose case is settled, per image as configured.
+    pub settled: BTreeMap<String, Digest>,
+    /// Digests that are known to have come from the registry, per image as configured.
+    pub published: BTreeMap<String, Digest>,
+}
+
+impl Check {
+    /// Reads everything that a decision needs. Nothing is decided here, and a read that failed is a fault, never an
+    /// empty answer. A registry gets so long for an answer, where that is limited.
+    pub(super) async fn observe(&self, patience: Option<Duration>) -> Result<Observation, CheckFault> {
+        let Self { world, config, .. } = self;
+        let remote = join_all(config.images.iter().map(|image| async {
+            if !self.images || image.reference.is_pinned() {
+                return Ok(None);
+            }
+            within(patience, self.cycle.digest(&image.reference)).await.map(Some)
+        }));
+        let members = config
+            .compose_project
+            .clone()
+            .map(Members::Project)
+            .or_else(|| config.container_name.clone().map(Members::Name));
+        let engine = world.engine.as_ref();
+        let containers = async {
+            match &members {
+                Some(members) => engine.containers(members).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        let files = async {
+            match &self.files {
+                Some(asked) => read_files(world, asked).await,
+                None => Files::Unread,
+            }
+        };
+        let (remote, containers, files) = tokio::join!(remote, containers, files);
+        let containers = containers.map_err(engine_fault)?;
+
+        let mut images = Vec::with_capacity(config.images.len());
+        let mut unanswered = BTreeMap::new();
+        for (image, remote) in config.images.iter().zip(remote) {
+            let mut running = Vec::new();
+            for id in running_on(&containers, &image.reference) {
+                // The record of a running image may be gone: it is known by its ID.
+                let found = match id.0.as_str() {
+                    "" => None,
+                    known => local_image(engine, known, &image.reference).await?,
+                };
+                running.push(found.unwrap_or(LocalImage { id, digests: Vec::new(), size: 0 }));
+            }
+            let pinned = image.reference.is_pinned();
+            let tag = if pinned { image.reference.to_string() } else { image.reference.tagged() };
+            let tagged = local_image(engine, &tag, &image.reference).await?;
+            let (configured, reference) = (image.configured.clone(), image.reference.clone());
+            let mut view = ImageView { configured, reference, remote: None, running, tagged };
+            let answer = match remote {
+                Ok(Some(digest)) => self.compare_with(digest, &mut view, patience).await,
+                Ok(None) => Ok(()),
+                Err(why) => Err(why),
+            };
+            if let Err(why) = answer {
+                view.remote = None;
+                unanswered.insert(view.configured.clone(), why);
+            }
+            images.push(view);
+        }
+        let left_out = left_out(world, config, &containers).await;
+        let blocked_elsewhere = match &config.compose_project {
+            Some(project) => (self.blocked_elsewhere)(project, &config.name),
+            None => Vec::new(),
+        };
+        Ok(Observation { images, containers, blocked_elsewhere, files, left_out, unanswered })
+    }
+
+    /// Notes what the tag names in the registry now, and what of the local images came from there.
+    async fn compare_with(
+        &self,
+        digest: Digest,
+        view: &mut ImageView,
+        patience: Option<Duration>,
+    ) -> Result<(), Unanswered> {
+        let registry = self.world.registry.as_ref();
+        view.remote = Some(digest.clone());
+        let published = self.published.get(&view.configured);
+        within(patience, settle_origins(registry, view, published)).await?;
+        let is_here =
+            view.running.iter().chain(view.tagged.iter()).any(|image| image.digests.contains(&digest));
+        if !is_here && self.settled.get(&view.configured) != Some(&digest) {
+            // A digest never seen here is about to be acted on: look at the content, not only at a header.
+            view.remote = Some(within(patience, registry.confirm(&view.reference)).await?);
+        }
+        Ok(())
+    }
+}
+
+/// A registry's answer, if it comes in time.
+async fn within<T>(
+    patience: Option<Duration>,
+    asked: impl Future<Output = Result<T, RegistryError>>,
+) -> Result<T, Unanswered> {
+    let answer = match patience {
+        Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
+        None => asked.await,
+    };
+    answer.map_err(|error| Unanswered::Failed(error.to_string()))
+}
+
+/// Files that would be left out, see [`Observation::left_out`]. Where compose can't say what the files come to, they
+/// all count: what they set is not known.
+async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
+    let Some(project) = config.project() else { return Vec::new() };
+    let made_with: BTreeSet<Vec<PathBuf>> =
+        containers.iter().map(|container| container.compose_files.clone()).collect();
+    let sets = files::larger(made_with, &project.files).await;
+    if sets.is_empty() {
+        return Vec::new();
+    }
+    let configured = world.compose.model(&project).await;
+    let mut left_out = BTreeSet::new();
+    for files::TooLarge { files, unnamed } in sets {
+        let larger = world.compose.model(&Project { files, ..project.clone() }).await;
+        let keeps_all = match (&configured, &larger) {
+            (Ok(configured), Ok(larger)) => configured.is_part_of(larger),
+            _ => false,
+        };
+        if !keeps_all {
+            left_out.extend(unnamed);
+        }
+    }
+    left_out.into_iter().collect()
+}
+
+/// Hashes the compose files. A change counts only when two reads agree and compose accepts it: editors write in
+/// steps (DOMAIN 3.2).
+async fn read_files(world: &World, asked: &FilesAsked) -> Files {
+    let first = files::hash(&asked.project.files).await;
+    if let Ok(hash) = &first
+        && asked.known.as_ref().is_none_or(|known| known == hash)
+    {
+        return Files::Hash(hash.clone());
+    }
+    tokio::time::sleep(SETTLE).await;
+    let hash = match (first, files::hash(&asked.project.files).await) {
+        (Ok(first), Ok(second)) if first == second => second,
+        (Err(first), Err(second)) if first == second => return Files::Unusable(second),
+        _ => return Files::Unsettled,
+    };
+    match world.compose.validate(&asked.project).await {
+        Ok(()) => Files::Hash(hash),
+        Err(error) => Files::Unusable(format!("the compose files are not valid: {error}")),
+    }
+}
+
+/// IDs of the images that live containers of this reference run on, without repeats.
+fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
+    let mut ids: Vec<ImageId> = Vec::new();
+    for container in containers {
+        if container.is_live() && container.is_made_from(reference) && !ids.contains(&container.image) {
+            ids.push(container.image.clone());
+        }
+    }
+    ids
+}
+
+/// Takes the ID of an image for a digest where it is one (DECISIONS 9). With the containerd store the ID is the digest of
+/// the manifest or index, be it pulled or only built here; with the classic store it is that of the image's
+/// configuration, which no registry knows as a manifest. So an image of which nothing else is known, or nothing but its
+/// own ID, came from the registry if the registry has that ID.
+async fn settle_origins(
+    registry: &dyn Registry,
+    view: &mut ImageView,
+    published: Option<&Digest>,
+) -> Result<(), RegistryError> {
+    let Some(remote) = &view.remote else { return Ok(()) };
+    let mut asked: BTreeMap<Digest, bool> = BTreeMap::new();
+    for image in view.running.iter_mut().chain(view.tagged.iter_mut()) {
+        let Ok(own) = Digest::parse(&image.id.0) else { continue };
+        if image.digests.iter().any(|digest| *digest != own) {
+            continue;
+        }
+        let known = own == *remote || Some(&own) == published;
+        let from_there = match asked.get(&own) {
+            _ if known => true,
+            Some(answer) => *answer,
+            None => {
+                let has = registry.has(&view.reference.repository, &own).await?;
+                asked.insert(own.clone(), has);
+                has
+            }
+        };
+        image.digests = if from_there { vec![own] } else { Vec::new() };
+    }
+    Ok(())
+}
+
+async fn local_image(
+    engine: &dyn Engine,
+    name: &str,
+    reference: &Reference,
+) -> Result<Option<LocalImage>, CheckFault> {
+    let image = engine.image(name).await.map_err(engine_fault)?;
+    Ok(image.map(|image| LocalImage {
+        digests: digests_in(&reference.repository, &image.repo_digests).collect(),
+        id: image.id,
+        size: image.size,
+    }))
+}
+
+fn engine_fault(error: EngineError) -> CheckFault {
+    match error {
+        EngineError::Unavailable(_) => CheckFault::EngineAway(error.to_string()),
+        other => CheckFault::Failed(format!("container engine: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::model::RegistryError;
+    use crate::model::image::Repository;
+    use crate::ports::Urgency;
+
+    /// Knows some digests, and notes what it is asked for.
+    #[derive(Default)]
+    struct Knows(Vec<Digest>, Mutex<Vec<Digest>>);
+
+    #[async_trait]
+    impl Registry for Knows {
+        async fn digest(&self, _: &Reference, _: Urgency) -> Result<Digest, RegistryError> {
+            unreachable!("the tag was asked for before")
+        }
+
+        async fn confirm(&self, _: &Reference) -> Result<Digest, RegistryError> {
+            unreachable!("the tag was asked for before")
+        }
+
+        async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+            self.1.lock().unwrap().push(digest.clone());
+            Ok(self.0.contains(digest))
+        }
+    }
+
+    fn digest(n: char) -> Digest {
+        Digest::parse(&format!("sha256:{}", n.to_string().repeat(64))).unwrap()
+    }
+
+    fn image(id: &str, digests: &[char]) -> LocalImage {
+        LocalImage { id: ImageId(id.into()), digests: digests.iter().map(|n| digest(*n)).collect(), size: 1 }
+    }
+
+    fn own(n: char, digests: &[char]) -> LocalImage {
+        image(digest(n).as_str(), digests)
+    }
+
+    /// The digests that what runs has in the end, and the questions to the registry. It has `2` under the tag.
+    async fn settled(running: LocalImage, known: &[char], published: Option<char>) -> (Vec<Digest>, usize) {
+        let registry = Knows(known.iter().map(|n| digest(*n)).collect(), Mutex::default());
+        let mut view = ImageView {
+            configured: "web".into(),
+            reference: Reference::parse("localhost:5000/web:1").unwrap(),
+            remote: Some(digest('2')),
+            running: vec![running.clone()],
+            tagged: Some(running),
+        };
+        settle_origins(&registry, &mut view, published.map(digest).as_ref()).await.unwrap();
+        assert_eq!(Some(&view.running[0]), view.tagged.as_ref());
+        (view.running.remove(0).digests, registry.1.into_inner().unwrap().len())
+    }
+
+    #[tokio::test]
+    async fn what_runs_is_known_by_its_id_where_its_record_is_gone() {
+        // The tag moved, and the registry has what runs yet.
+        assert_eq!(settled(own('1', &[]), &['1', '2'], None).await, (vec![digest('1')], 1));
+        // It runs what the registry has under the tag.
+        assert_eq!(settled(own('2', &[]), &['2'], None).await, (vec![digest('2')], 0));
+        // The registry has dropped it, but it was seen there.
+        assert_eq!(settled(own('1', &[]), &['2'], Some('1')).await, (vec![digest('1')], 0));
+        assert_eq!(settled(own('1', &['1']), &['2'], Some('1')).await, (vec![digest('1')], 0));
+    }
+
+    #[tokio::test]
+    async fn what_was_only_built_here_has_no_digest_whatever_the_engine_calls_it() {
+        // Containerd's store gives what was built here a digest under its own name.
+        assert_eq!(settled(own('1', &['1']), &['2'], None).await, (vec![], 1));
+        // The classic store has none, and an ID that is no manifest anywhere.
+        assert_eq!(settled(own('1', &[]), &['2'], None).await, (vec![], 1));
+        assert_eq!(settled(own('1', &[]), &['2'], Some('3')).await, (vec![], 1));
+        // Built here and pushed.
+        assert_eq!(settled(own('1', &['1']), &['1', '2'], None).await, (vec![digest('1')], 1));
+    }
+
+    #[tokio::test]
+    async fn digests_that_only_a_registry_gives_need_no_question() {
+        assert_eq!(settled(own('9', &['1']), &['2'], None).await, (vec![digest('1')], 0));
+        assert_eq!(settled(own('9', &['2']), &['2'], None).await, (vec![digest('2')], 0));
+        assert_eq!(settled(own('9', &['1', '2']), &[], None).await, (vec![digest('1'), digest('2')], 0));
+        // What is not known has no digest.
+        assert_eq!(settled(image("", &[]), &['1', '2'], None).await, (vec![], 0));
+    }
+}

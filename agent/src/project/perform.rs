@@ -1,0 +1,336 @@
+//! One step of a deployment, done outside. Each can be done again after a crash in the middle of it.
+
+use tokio::sync::watch;
+
+use crate::model::image::{HOLD_HOST, ImageId, Reference, Repository};
+use crate::model::{ComposeError, EngineError, Members, Project, UpMode};
+use crate::ports::{Compose, Engine, PullProgress};
+use crate::service::action::{DisplacedTag, OldImage, Step};
+use crate::service::input::StepResult;
+use crate::service::scope::Scope;
+
+/// How many of a failed container's last lines are kept (black box).
+const LOG_LINES: u32 = 20;
+
+/// Does one step and says how it ended.
+pub(super) async fn perform(
+    engine: &dyn Engine,
+    compose: &dyn Compose,
+    step: Step,
+    progress: &watch::Sender<PullProgress>,
+) -> StepResult {
+    let done = match step {
+        Step::PinImages { project, images } => hold(engine, &project, &images, progress).await,
+        Step::Pull { images } => pull(engine, &images, progress).await,
+        Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
+        Step::Start { tags, displaced, project, down, up_mode, scope } => {
+            match point_tags(engine, &tags, progress).await {
+                Ok(()) => {
+                    point_at_what_runs(engine, &displaced).await;
+                    let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
+                    let up_mode = keep_to(compose, &project, up_mode, scope).await;
+                    let up = match cleared {
+                        // The files name none of the services any more: without names compose would bring up all.
+                        Ok(_) if up_mode.is_for_none() => Ok(String::new()),
+                        Ok(_) => compose.up(&project, &up_mode).await,
+                        Err(error) => Err(error),
+                    };
+                    let seen = match put_back(engine, &displaced).await {
+                        Ok(()) => after_up(engine, up, &up_mode, project.name).await,
+                        Err(error) => Err(error),
+                    };
+                    // Compose was at work: what it did must be seen before anything is decided.
+                    Ok(seen.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Step::RestoreTags { tags } => {
+            point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsRestored)
+        }
+        Step::Diagnose { container } => evidence(engine, &container).await,
+        Step::Unpin { project, displaced, onto } => match put_back(engine, &displaced).await {
+            Ok(()) => release(engine, &project, onto.as_ref()).await,
+            Err(error) => Err(error),
+        },
+    };
+    done.unwrap_or_else(|error| match error {
+        EngineError::Unavailable(_) => StepResult::EngineAway(error.to_string()),
+        EngineError::NotFound(text) | EngineError::Refused(text) => StepResult::Failed(text),
+    })
+}
+
+async fn hold(
+    engine: &dyn Engine,
+    project: &str,
+    images: &[OldImage],
+    progress: &watch::Sender<PullProgress>,
+) -> Result<StepResult, EngineError> {
+    let mut missing = Vec::new();
+    for image in images {
+        let name = hold_name(project, &image.id);
+        match fetch_and_tag(engine, image, &hold_tag(project, &image.id), progress).await {
+            Ok(id) => match engine.anchor(&name, &id, project).await {
+                Err(EngineError::NotFound(_)) => match complete(engine, image, progress).await {
+                    Ok(()) => engine.anchor(&name, &id, project).await?,
+                    Err(error) if error.is_unavailable() => return Err(error),
+                    Err(_) => missing.push(name_of(image)),
+                },
+                anchored => anchored?,
+            },
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(_) => missing.push(name_of(image)),
+        }
+    }
+    Ok(StepResult::ImagesPinned { missing })
+}
+
+/// Fetches what is missing of an image whose record is here. A part of it can be removed by force (containerd store).
+async fn complete(
+    engine: &dyn Engine,
+    image: &OldImage,
+    progress: &watch::Sender<PullProgress>,
+) -> Result<(), EngineError> {
+    match &image.source {
+        Some(source) => fetch(engine, source, progress).await.map(|_| ()),
+        None => Err(EngineError::NotFound(format!("image {} is not complete", image.id))),
+    }
+}
+
+fn name_of(image: &OldImage) -> String {
+    image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string)
+}
+
+async fn pull(
+    engine: &dyn Engine,
+    images: &[(String, Reference)],
+    progress: &watch::Sender<PullProgress>,
+) -> Result<StepResult, EngineError> {
+    let mut ids = Vec::with_capacity(images.len());
+    for (text, reference) in images {
+        let id = match engine.image(&reference.to_string()).await? {
+            Some(image) if image.whole => image.id,
+            _ => fetch(engine, reference, progress).await?,
+        };
+        ids.push((text.clone(), id));
+    }
+    Ok(StepResult::PullProgress { ids })
+}
+
+async fn fetch(
+    engine: &dyn Engine,
+    reference: &Reference,
+    progress: &watch::Sender<PullProgress>,
+) -> Result<ImageId, EngineError> {
+    progress.send_replace(PullProgress::default());
+    engine.pull(reference, progress).await?;
+    let image = engine.image(&reference.to_string()).await?;
+    image.map(|image| image.id).ok_or_else(|| {
+        EngineError::Refused(format!(
+            "pull of {reference} ended well, but the engine does not have the image"
+        ))
+    })
+}
+
+async fn point_tags(
+    engine: &dyn Engine,
+    tags: &[(Reference, OldImage)],
+    progress: &watch::Sender<PullProgress>,
+) -> Result<(), EngineError> {
+    for (tag, image) in tags {
+        fetch_and_tag(engine, image, tag, progress).await?;
+    }
+    Ok(())
+}
+
+/// Reads which tags of other services name another image than their service runs on.
+async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Result<StepResult, EngineError> {
+    let mut displaced = Vec::new();
+    for (tag, runs) in others {
+        match engine.image(&tag.tagged()).await {
+            Ok(Some(named)) if named.id != *runs => {
+                displaced.push(DisplacedTag { tag: tag.clone(), runs: runs.clone(), named: named.id });
+            }
+            Err(error) if error.is_unavailable() => return Err(error),
+            // It names what runs, or nothing that could be put back.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(StepResult::TagsRead { displaced })
+}
+
+/// Lets these tags name what their services run on. Where one can't, compose takes what it names.
+async fn point_at_what_runs(engine: &dyn Engine, displaced: &[DisplacedTag]) {
+    for DisplacedTag { tag, runs, .. } in displaced {
+        if let Err(error) = engine.tag(runs, tag).await {
+            tracing::debug!(%tag, %error, "the tag stays where it is");
+        }
+    }
+}
+
+/// Lets these tags name again what they named before. One that somebody has moved meanwhile stays where it is.
+async fn put_back(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(), EngineError> {
+    for DisplacedTag { tag, runs, named } in displaced {
+        let is_ours = match engine.image(&tag.tagged()).await {
+            Ok(image) => image.is_some_and(|image| image.id == *runs),
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(_) => false,
+        };
+        if !is_ours {
+            continue;
+        }
+        match engine.tag(named, tag).await {
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) => {
+                tracing::warn!(%tag, %error, "the tag can't be put back to the image that it named");
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Lets `tag` name the image; fetches it again by its digest where it is gone.
+async fn fetch_and_tag(
+    engine: &dyn Engine,
+    image: &OldImage,
+    tag: &Reference,
+    progress: &watch::Sender<PullProgress>,
+) -> Result<ImageId, EngineError> {
+    match (engine.tag(&image.id, tag).await, &image.source) {
+        (Ok(()), _) => Ok(image.id.clone()),
+        (Err(EngineError::NotFound(_)), Some(source)) => {
+            let id = fetch(engine, source, progress).await?;
+            engine.tag(&id, tag).await?;
+            Ok(id)
+        }
+        (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(
+            "image {} is gone from this machine, and it was never in a registry",
+            image.id
+        ))),
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// The services that compose keeps to, where it has to keep to any. Files that compose can't read are its own to
+/// complain of, when it is told to bring them up.
+async fn keep_to(compose: &dyn Compose, project: &Project, up_mode: UpMode, scope: Option<Scope>) -> UpMode {
+    let Some(scope) = scope else { return up_mode };
+    let model = compose.model(project).await;
+    if let Err(error) = &model {
+        tracing::debug!(project = project.name, "what the compose files come to can't be read: {error}");
+    }
+    scope.services(model.ok().as_ref())
+}
+
+async fn after_up(
+    engine: &dyn Engine,
+    up: Result<String, ComposeError>,
+    up_mode: &UpMode,
+    project: String,
+) -> Result<StepResult, EngineError> {
+    if up.is_err() {
+        // Compose can't tell an engine that went away from a project that does not start; the engine can.
+        engine.ping().await?;
+    }
+    let mut containers = engine.containers(&Members::Project(project)).await?;
+    // A run that was killed after it removed the old container leaves the new one under a makeshift name, and
+    // the next run is content with it.
+    for at in 0..containers.len() {
+        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
+        if containers.iter().all(|other| other.name != name) {
+            engine.rename(&containers[at].id, &name).await?;
+            containers[at].name = name;
+        }
+    }
+    Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
+}
+
+async fn evidence(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
+    if container.is_empty() {
+        return Ok(StepResult::Diagnosed { log: String::new() });
+    }
+    engine.log_tail(container, LOG_LINES).await.map(|log| StepResult::Diagnosed { log })
+}
+
+/// Lets go of everything that is held for a project, also of what a deployment held that nobody remembers.
+async fn release(
+    engine: &dyn Engine,
+    project: &str,
+    onto: Option<&ImageId>,
+) -> Result<StepResult, EngineError> {
+    for name in engine.anchors(project).await? {
+        engine.remove_anchor(&name).await?;
+    }
+    for tag in engine.tags(&hold_repository(project)).await? {
+        // Removing the last tag of an image deletes the image: the tag goes to one that has others first.
+        match onto.map(|id| engine.tag(id, &tag)) {
+            Some(moved) => match moved.await {
+                Err(error) if error.is_unavailable() => return Err(error),
+                _ => engine.untag(&tag).await?,
+            },
+            None => engine.untag(&tag).await?,
+        }
+    }
+    Ok(StepResult::Unpinned)
+}
+
+/// The name that compose means for a container that it calls `<12 hex digits>_<name>` while it replaces another.
+fn real_name(makeshift: &str) -> Option<&str> {
+    let (prefix, name) = makeshift.split_once('_')?;
+    let is_id =
+        prefix.len() == 12 && prefix.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    (is_id && !name.is_empty()).then_some(name)
+}
+
+/// Where the tags of a project are that hold images during a deployment. Its host can't be a registry, so nothing
+/// ever pulls them. Two projects may share it (`a_b`, `a-b`): one that loses its tag to the other has the anchor yet.
+fn hold_repository(project: &str) -> Repository {
+    let mut path: String = project
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .collect();
+    path.trim_matches('-').to_owned().clone_into(&mut path);
+    if path.is_empty() {
+        "project".clone_into(&mut path);
+    }
+    Repository { host: HOLD_HOST.to_owned(), path }
+}
+
+fn hold_tag(project: &str, id: &ImageId) -> Reference {
+    Reference { repository: hold_repository(project), tag: Some(short_id(id)), digest: None }
+}
+
+fn hold_name(project: &str, id: &ImageId) -> String {
+    format!("evenkeel-hold-{project}-{}", short_id(id))
+}
+
+fn short_id(id: &ImageId) -> String {
+    let hex = id.0.rsplit(':').next().unwrap_or_default();
+    hex.chars().filter(char::is_ascii_alphanumeric).take(12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_makeshift_names_have_a_real_one() {
+        assert_eq!(real_name("0123456789ab_shop-web-1"), Some("shop-web-1"));
+        assert_eq!(real_name("0123456789ab_a_b"), Some("a_b"));
+        for name in ["shop-web-1", "0123456789abc_web", "0123456789AB_web", "0123456789ab_", "shop_web_1"] {
+            assert_eq!(real_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn hold_tags_are_valid_for_every_project_name_that_the_spec_admits() {
+        let id = ImageId(format!("sha256:{}", "ab".repeat(32)));
+        for project in ["web", "Web_2", "_x", "-x", "___", "a--b"] {
+            let text = hold_tag(project, &id).to_string();
+            assert!(Reference::parse(&text).is_ok(), "{project}: {text}");
+            assert!(text.ends_with(":abababababab"), "{text}");
+        }
+    }
+}

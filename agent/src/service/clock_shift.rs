@@ -1,0 +1,34 @@
+//! When the machine's clock is set: waiting times are meant as time that passes, so they move with it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Service;
+
+impl Service {
+    /// The clock was set by `by`. All that is waited for stays as far away as it was; times that the engine gave
+    /// are its own, and are only compared with each other.
+    pub fn shift(&mut self, by: SignedDuration) {
+        let moved = |at: &mut Timestamp| *at = at.checked_add(by).unwrap_or(*at);
+        let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
+        if let Some(deployment) = &mut self.durable.deployment {
+            moved(&mut deployment.begun);
+            moved(&mut deployment.since);
+            if let Some(probation) = deployment.phase.probation_mut() {
+                moved(&mut probation.since);
+            }
+        }
+        for restart in self.durable.restart_states.values_mut() {
+            moved_if(&mut restart.last_restart);
+            moved_if(&mut restart.watched_since);
+            moved_if(&mut restart.well_since);
+            restart.problem.iter_mut().for_each(|problem| moved(&mut problem.since));
+        }
+        self.healer.times().for_each(moved);
+        self.starter.times().for_each(moved);
+        self.gauges.times().for_each(moved);
+        moved_if(&mut self.inspect_at);
+        moved_if(&mut self.retry_at);
+        moved_if(&mut self.touched_at);
+        moved_if(&mut self.recheck_at);
+    }
+}

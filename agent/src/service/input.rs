@@ -1,0 +1,268 @@
+//! What a service is told: everything that enters the decision core.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use super::action::DisplacedTag;
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{ComposeError, Container, EngineError, EventKind};
+
+/// Something that is known now and was not before.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A check of registry and engine ended.
+    Checked {
+        /// Generation that the check was begun in; what an action changed meanwhile makes it worthless.
+        generation: u64,
+        /// Whether a person waits for its result.
+        asked: bool,
+        /// What was seen, or why nothing was.
+        result: Result<Observation, CheckFault>,
+    },
+    /// A look at the containers ended.
+    Inspected {
+        /// As in [`Input::Checked`].
+        generation: u64,
+        /// Another service worked on the same project meanwhile: how the containers are is its business.
+        meddled: bool,
+        /// The containers, or why they could not be read.
+        result: Result<Vec<Container>, EngineError>,
+    },
+    /// A step of the deployment ended.
+    Stepped(StepResult),
+    /// A restart ended.
+    Restarted {
+        /// Container name.
+        name: String,
+        /// Whether the engine did it.
+        result: Result<(), EngineError>,
+    },
+    /// Something happened to one of the containers.
+    Event {
+        /// When, by the engine's clock.
+        at: Timestamp,
+        /// Full container ID.
+        id: String,
+        /// What happened.
+        what: EventKind,
+    },
+    /// The engine's event stream broke off or began anew: whatever happened meanwhile was not seen, and
+    /// containers may have been stopped by the engine itself.
+    EngineGap,
+    /// The engine's event stream is there (again).
+    EngineBack,
+    /// What the containers use was measured.
+    Measured(Measurement),
+}
+
+impl Input {
+    /// The same for later: what was read by then is out of date, and is read again.
+    #[must_use]
+    pub fn held(mut self) -> Self {
+        if let Input::Checked { generation, .. } | Input::Inspected { generation, .. } = &mut self {
+            *generation = u64::MAX;
+        }
+        self
+    }
+
+    /// Whether the service waits for it; others are hints, of which any may be lost.
+    pub fn ends_an_action(&self) -> bool {
+        match self {
+            Input::Checked { .. } | Input::Inspected { .. } | Input::Stepped(_) | Input::Restarted { .. } => {
+                true
+            }
+            Input::Event { .. } | Input::EngineGap | Input::EngineBack | Input::Measured(_) => false,
+        }
+    }
+}
+
+/// What the containers of a service use. It holds only containers of which there are two readings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// Whether it spans a whole interval. What a container used in its first seconds is shown, but alarms nobody.
+    pub whole: bool,
+    /// Memory of the engine's machine in bytes.
+    pub machine_memory: u64,
+    /// By full container ID.
+    pub containers: BTreeMap<String, ContainerUse>,
+}
+
+/// What one container uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ContainerUse {
+    /// Percent of one core.
+    pub cpu_percent: f64,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes; `None` where only the machine limits it.
+    pub memory_limit: Option<u64>,
+}
+
+/// Registry and engine as one check saw them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Observation {
+    /// One view per configured image, in the configuration's order.
+    pub images: Vec<ImageView>,
+    /// All containers of the service.
+    pub containers: Vec<Container>,
+    /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
+    pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    /// The compose files.
+    pub files: Files,
+    /// Compose files that containers were made with and the configuration does not name, where it would change these
+    /// containers to bring the project up without them.
+    pub left_out: Vec<PathBuf>,
+    /// Images, as configured, whose digest the registry was asked for in vain; their view has none.
+    pub unanswered: BTreeMap<String, Unanswered>,
+}
+
+/// Why the registry's digest of an image is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unanswered {
+    /// There is no answer yet: the rest of the check follows.
+    Pending,
+    /// The registry gave none, with a stable text.
+    Failed(String),
+}
+
+impl Observation {
+    /// Whether another observation of the same check follows, with the answers that are missing here.
+    pub fn is_pending(&self) -> bool {
+        self.unanswered.values().any(|why| *why == Unanswered::Pending)
+    }
+
+    /// What the registries gave instead of digests, each text once.
+    pub fn registry_fault(&self) -> Option<String> {
+        let texts: BTreeSet<&str> = self
+            .unanswered
+            .values()
+            .filter_map(|why| match why {
+                Unanswered::Failed(text) => Some(text.as_str()),
+                Unanswered::Pending => None,
+            })
+            .collect();
+        (!texts.is_empty()).then(|| texts.into_iter().collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// The compose files as one check saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Files {
+    /// Not read.
+    #[default]
+    Unread,
+    /// Read; compose accepts them where they differ from what is known.
+    Hash(String),
+    /// They are just being written: the next check looks again.
+    Unsettled,
+    /// They can't be read, or compose does not accept them.
+    Unusable(String),
+}
+
+/// One configured image, remote and local.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageView {
+    /// As configured.
+    pub configured: String,
+    /// Normal form.
+    pub reference: Reference,
+    /// What the registry has; `None` for a pinned reference, which never updates, and where it was not asked or gave no
+    /// answer.
+    pub remote: Option<Digest>,
+    /// The images that the running containers of this reference run on, without repeats.
+    pub running: Vec<LocalImage>,
+    /// The image that the tag names on this machine.
+    pub tagged: Option<LocalImage>,
+}
+
+/// A local image as seen from one repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// Its digests in exactly the repository of the reference. With the containerd store its ID is one, if the
+    /// registry knows it, also where the engine has no record of the image any more (DECISIONS 9).
+    pub digests: Vec<Digest>,
+    /// Uncompressed size in bytes.
+    pub size: u64,
+}
+
+/// Why a check saw nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckFault {
+    /// The reading of containers or images failed, with a stable text.
+    Failed(String),
+    /// The engine gave no answer: nothing is known, and it is the engine's fault, not the service's.
+    EngineAway(String),
+}
+
+/// How a step of a deployment ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepResult {
+    /// The old images are held; those named here were gone already and could not be fetched again.
+    ImagesPinned {
+        /// References whose old image is gone.
+        missing: Vec<String>,
+    },
+    /// The new images are here.
+    PullProgress {
+        /// Image as configured, and its ID.
+        ids: Vec<(String, ImageId)>,
+    },
+    /// What the tags of other services name was read.
+    TagsRead {
+        /// Those that name another image than runs.
+        displaced: Vec<DisplacedTag>,
+    },
+    /// Compose ran.
+    Started {
+        /// What compose said.
+        up: Result<String, ComposeError>,
+        /// The compose services that it was told to keep to; none where it had the whole project.
+        named: Vec<String>,
+        /// The containers right after.
+        containers: Vec<Container>,
+    },
+    /// Evidence of the failure was gathered.
+    Diagnosed {
+        /// Last log lines of the container that failed.
+        log: String,
+    },
+    /// The tags are where they were.
+    TagsRestored,
+    /// The holds are gone.
+    Unpinned,
+    /// The step failed for good.
+    Failed(String),
+    /// The engine gave no answer during the step; it must be taken again.
+    EngineAway(String),
+}
+
+/// What a person asks of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceRequest {
+    /// Check now.
+    Check,
+    /// Pull and recreate whatever the digests say.
+    Redeploy,
+    /// Forget the blocks.
+    Unblock,
+}
+
+/// What a service answers to a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceReply {
+    /// It will be done.
+    Accepted,
+    /// It will not, for this reason.
+    Skipped(&'static str),
+    /// Blocks were removed.
+    Unblocked,
+    /// There was no block.
+    NotBlocked,
+}
+
+/// Since when a container is known to have been told to stop.
+pub(super) type StopTimes = BTreeMap<String, Timestamp>;

@@ -1,0 +1,405 @@
+//! Probation: when is a new container proven, when has it failed (DECISIONS 4, DOMAIN 7)?
+//!
+//! A pure function of what the containers look like, called at every look. It never asks how compose ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::image::{ImageId, Reference};
+use crate::model::{Container, HealthState, State};
+
+use super::deploy::ImageChange;
+use super::heal::ended_as_asked;
+use super::input::StopTimes;
+
+/// A container as it was before the deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// Full ID.
+    pub id: String,
+    /// Compose service.
+    pub compose_service: String,
+    /// Reference that it was made from.
+    pub config_image: String,
+    /// Image that it ran on.
+    pub image: ImageId,
+    /// Whether it was running.
+    pub running: bool,
+    /// Whether it was running and not unhealthy.
+    pub well: bool,
+    /// Restarts by its policy until then.
+    pub restart_count: u64,
+    /// Whether it had a main process, be it frozen or between two runs.
+    #[serde(default)]
+    pub live: bool,
+    /// Compose services that it is restarted with, as the container tells: by its label, and by whose network it uses.
+    #[serde(default)]
+    pub restarts_with: Vec<String>,
+}
+
+impl Baseline {
+    /// All containers of a project.
+    pub(super) fn all(containers: &[Container]) -> Vec<Self> {
+        containers.iter().map(|container| Self::of(container, containers)).collect()
+    }
+
+    fn of(container: &Container, all: &[Container]) -> Self {
+        let running = container.state == State::Running;
+        let owner = container.network_of.as_ref().and_then(|owner| owner.found.as_ref());
+        let owner = owner.and_then(|owner| all.iter().find(|other| other.name == owner.name));
+        let owner = owner.map(|owner| owner.compose_service.clone());
+        Self {
+            id: container.id.clone(),
+            compose_service: container.compose_service.clone(),
+            config_image: container.config_image.clone(),
+            image: container.image.clone(),
+            running,
+            well: running && container.health != Some(HealthState::Unhealthy),
+            restart_count: container.restart_count,
+            live: container.is_live(),
+            restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
+        }
+    }
+}
+
+/// What must be there in the end: a container of this compose service on this image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// Compose service.
+    pub compose_service: String,
+    /// Image that it must run on.
+    pub image: ImageId,
+}
+
+/// What was seen of a container on probation so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Start of the run that is judged.
+    pub started_at: Option<Timestamp>,
+    /// Whether its health check passed at least once.
+    pub was_healthy: bool,
+    /// Whether the last look already found it ended; a second look makes it a verdict, so that the event of a
+    /// requested stop has time to arrive.
+    pub ended: bool,
+}
+
+/// The probation of one attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Probation {
+    /// When it began.
+    pub since: Timestamp,
+    /// What must be there in the end.
+    pub expected: Vec<Expected>,
+    /// Per container ID.
+    pub seen: BTreeMap<String, Seen>,
+}
+
+/// What a look says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not yet.
+    Wait {
+        /// When the probation ends at the latest.
+        deadline: Timestamp,
+    },
+    /// Proven.
+    Passed,
+    /// Failed.
+    Failed(Failure),
+    /// Somebody took it into their own hands, which says nothing about the image. In words, after the image's name.
+    Inconclusive(String),
+}
+
+/// Why a probation failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One line for people.
+    pub reason: String,
+    /// The container that failed, where it was one: full ID.
+    pub container_id: String,
+    /// Its name.
+    pub container: String,
+    /// Reference that it was made from.
+    pub image: String,
+    /// Exit code, OOM flag, restart count, last health-check output; one a line.
+    pub facts: String,
+    /// Whether that container is on none of the images that the deployment is about.
+    #[serde(default)]
+    pub bystander: bool,
+    /// Whether compose failed before there was anything to judge.
+    #[serde(default)]
+    pub by_compose: bool,
+}
+
+impl Failure {
+    /// A failure that is no single container's.
+    pub(super) fn general(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ..Self::default() }
+    }
+
+    /// A failure of one container.
+    pub(super) fn of(container: &Container, what: &str) -> Self {
+        let mut facts = format!(
+            "state: {}\nexit code: {}\nout of memory: {}\nrestart count: {}\n",
+            container.state.as_str(),
+            container.exit_code,
+            if container.oom_killed { "yes" } else { "no" },
+            container.restart_count
+        );
+        if !container.error.is_empty() {
+            facts.push_str(&format!("engine: {}\n", container.error));
+        }
+        if !container.health_output.is_empty() {
+            facts.push_str(&format!("last health check: {}\n", container.health_output));
+        }
+        Self {
+            reason: format!("container {} {what}", container.name),
+            container_id: container.id.clone(),
+            container: container.name.clone(),
+            image: container.config_image.clone(),
+            facts,
+            ..Self::default()
+        }
+    }
+}
+
+/// What the judge needs to know besides the containers.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// `health_grace`.
+    pub grace: Duration,
+    /// The containers before the deployment.
+    pub before: &'a [Baseline],
+    /// When containers were told to stop.
+    pub stops: &'a StopTimes,
+    /// What the deployment is about.
+    pub image_changes: &'a [ImageChange],
+    /// Whether this is the way back: then containers that were never replaced are judged too, unless they were
+    /// unwell before.
+    pub rolling_back: bool,
+}
+
+/// Why a container is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    /// The deployment is about its image.
+    Updated,
+    /// It was made anew with the others, and was well before.
+    Bystander,
+}
+
+impl Context<'_> {
+    /// Whether and why a container is judged. One that was unwell before, or that nobody knew, says nothing about
+    /// the images of others.
+    pub(super) fn role(&self, container: &Container) -> Option<Role> {
+        let reference = Reference::parse(&container.config_image).ok();
+        let of = self.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
+        let role =
+            if of.is_some() || self.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
+        match self.before.iter().find(|was| was.id == container.id) {
+            Some(was) if self.rolling_back => was.well.then_some(role),
+            // It ran on the new image already, without having proven itself.
+            Some(_) => {
+                of.is_some_and(|m| m.new_id.as_ref() == Some(&container.image)).then_some(Role::Updated)
+            }
+            None if role == Role::Updated => Some(role),
+            None => {
+                let before = |was: &Baseline| was.compose_service == container.compose_service && was.well;
+                self.before.iter().any(before).then_some(role)
+            }
+        }
+    }
+
+    fn was_told_to_stop(&self, container: &Container, since: Timestamp) -> bool {
+        self.stops.get(&container.id).is_some_and(|at| *at >= since)
+    }
+}
+
+impl Probation {
+    pub(super) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
+        Self { since, expected, seen: BTreeMap::new() }
+    }
+
+    /// One look. Remembers what later looks need and says how things stand.
+    pub fn look(&mut self, containers: &[Container], context: Context<'_>, now: Timestamp) -> Outcome {
+        let mut judged: Vec<(Role, &Container)> =
+            containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
+        // What is about the new images is told first.
+        judged.sort_by_key(|(role, _)| *role);
+        let blame = |role: Role, failure: Failure| {
+            Outcome::Failed(Failure { bystander: role == Role::Bystander, ..failure })
+        };
+
+        for (role, container) in &judged {
+            let seen = self.seen.entry(container.id.clone()).or_default();
+            if let (Some(run), State::Running) = (seen.started_at, container.state)
+                && container.started_at != Some(run)
+                && context.was_told_to_stop(container, run)
+            {
+                // Somebody restarted it: the new run must prove itself as long as the old one had to.
+                *seen = Seen::default();
+                self.since = now;
+            }
+            if let Some(failure) = crash(container, seen, context) {
+                return blame(*role, failure);
+            }
+        }
+        let deadline = self.deadline(containers, context);
+        let missing: Vec<Missing> =
+            self.expected.iter().filter_map(|expected| missing(expected, containers, context)).collect();
+        if let Some(Missing { how, .. }) = missing.iter().find(|missing| missing.replaced) {
+            return Outcome::Inconclusive(how.clone());
+        }
+        if now < deadline {
+            return Outcome::Wait { deadline };
+        }
+        for (role, container) in &judged {
+            let stopped = matches!(container.state, State::Exited | State::Dead)
+                && ended_as_asked(container, context.stops);
+            if stopped || container.state == State::Paused {
+                let how = if stopped { "stopped" } else { "paused" };
+                return Outcome::Inconclusive(format!("container {} was {how} by someone", container.name));
+            }
+            let seen = self.seen.entry(container.id.clone()).or_default();
+            if let Some(failure) = unproven(container, seen, context) {
+                return blame(*role, failure);
+            }
+        }
+        match missing.into_iter().next() {
+            None => Outcome::Passed,
+            Some(Missing { by_someone: true, how, .. }) => Outcome::Inconclusive(how),
+            Some(Missing { how, .. }) => Outcome::Failed(Failure::general(how)),
+        }
+    }
+
+    /// When it ends: after the grace, or after the longest time that a health check of a judged container may
+    /// take to say healthy.
+    pub fn deadline(&self, containers: &[Container], context: Context<'_>) -> Timestamp {
+        let judged = containers.iter().filter(|c| context.role(c).is_some());
+        let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
+        self.since + budgets.fold(context.grace, Duration::max)
+    }
+}
+
+/// No container of a compose service is on the image that it was given.
+struct Missing {
+    /// In words.
+    how: String,
+    /// Whether somebody did it, and not compose.
+    by_someone: bool,
+    /// Whether there is another one instead.
+    replaced: bool,
+}
+
+fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) -> Option<Missing> {
+    let service = &expected.compose_service;
+    let of_service: Vec<&Container> = containers.iter().filter(|c| c.compose_service == *service).collect();
+    if of_service.iter().any(|c| c.image == expected.image) {
+        return None;
+    }
+    let fresh = of_service.iter().find(|c| context.before.iter().all(|was| was.id != c.id));
+    let how = match (fresh, of_service.first()) {
+        (Some(other), _) => {
+            format!("someone brought container {} to another image ({})", other.name, other.config_image)
+        }
+        (None, None) => format!("the container of compose service {service} was removed by someone"),
+        (None, Some(old)) => format!("compose left container {} on the image that it had before", old.name),
+    };
+    Some(Missing { how, by_someone: fresh.is_some() || of_service.is_empty(), replaced: fresh.is_some() })
+}
+
+/// The container that most likely keeps compose from bringing up a project.
+pub(super) fn likely_cause(containers: &[Container], context: Context<'_>) -> Option<Failure> {
+    let rank = |container: &Container| {
+        let failed = match container.state {
+            State::Running => container.health == Some(HealthState::Unhealthy) || container.restart_count > 0,
+            State::Exited | State::Dead => container.exit_code != 0 || container.oom_killed,
+            State::Restarting => true,
+            State::Created => !container.error.is_empty(),
+            State::Paused | State::Removing | State::Unknown => false,
+        };
+        let fresh = context.before.iter().all(|was| was.id != container.id);
+        (failed && fresh).then(|| (context.role(container).is_none(), context.role(container)))
+    };
+    let (_, container) =
+        containers.iter().filter_map(|c| Some((rank(c)?, c))).min_by_key(|(rank, _)| *rank)?;
+    let bystander = context.role(container) != Some(Role::Updated);
+    Some(Failure { bystander, ..Failure::of(container, "") })
+}
+
+/// What ends a probation at once.
+fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Failure> {
+    // The flag outlives the run that it is about: on a container from before it proves nothing.
+    if container.oom_killed && context.before.iter().all(|was| was.id != container.id) {
+        return Some(Failure::of(container, "ran out of memory"));
+    }
+    let restarts = restarts(container, context);
+    if restarts >= 2 {
+        let what = format!("keeps crashing: restarted {restarts} times, exit code {}", container.exit_code);
+        return Some(Failure::of(container, &what));
+    }
+    match container.state {
+        State::Running => {
+            seen.ended = false;
+            seen.started_at = seen.started_at.or(container.started_at);
+            match container.health {
+                Some(HealthState::Healthy) => seen.was_healthy = true,
+                // It had proven that it can be healthy and then lost it: that is no slow start.
+                Some(HealthState::Unhealthy) if seen.was_healthy => {
+                    return Some(Failure::of(container, "turned unhealthy after it had been healthy"));
+                }
+                _ => {}
+            }
+            None
+        }
+        State::Exited | State::Dead
+            if container.exit_code != 0 && !ended_as_asked(container, context.stops) =>
+        {
+            if seen.ended {
+                return Some(Failure::of(container, &format!("exited with code {}", container.exit_code)));
+            }
+            seen.ended = true;
+            None
+        }
+        _ => None,
+    }
+}
+
+/// What is not good enough when the time is over.
+fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Failure> {
+    let fail = |what: &str| Some(Failure::of(container, what));
+    match container.state {
+        State::Running => match (container.health_timing, container.health) {
+            (Some(_), Some(HealthState::Healthy)) => None,
+            (Some(_), Some(HealthState::Unhealthy)) => fail("is unhealthy"),
+            (Some(_), _) => fail("was not healthy by the end of its probation"),
+            (None, _) if restarts(container, context) > 0 => fail(&format!(
+                "crashed and was restarted during its probation, exit code {}",
+                container.exit_code
+            )),
+            (None, _) if seen.started_at.is_some() && seen.started_at != container.started_at => {
+                fail("was started again during its probation")
+            }
+            (None, _) => None,
+        },
+        State::Exited if container.exit_code == 0 => {
+            // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
+            let ran_before = context
+                .before
+                .iter()
+                .any(|was| was.compose_service == container.compose_service && was.running);
+            if ran_before { fail("exited with code 0 although it used to keep running") } else { None }
+        }
+        State::Created if !container.error.is_empty() => fail("could not be started"),
+        state => fail(&format!("was {} at the end of its probation", state.as_str())),
+    }
+}
+
+/// Restarts by its policy since the deployment began.
+fn restarts(container: &Container, context: Context<'_>) -> u64 {
+    let earlier = context.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
+    container.restart_count.saturating_sub(earlier)
+}

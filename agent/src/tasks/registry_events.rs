@@ -1,0 +1,171 @@
+//! Polls the services whose image was just pushed (DECISIONS 4, push events).
+//!
+//! An event is a hint: it only makes a poll of those services come early, which asks the registry as every poll does.
+//! The first event about an image is acted on at once; those of the next second together at its end. As a registry
+//! may tell too early, more polls follow.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::supervisor::TaskSet;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::ports::{Registry, Urgency};
+use crate::project::services::Services;
+
+use crate::project::cycle::Cycle;
+use crate::project::worker::{Command, Handle};
+
+/// Events about one image that come within this time make one poll.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+
+/// Waits before the polls that follow the first one. A distribution registry writes the manifest, tells of it, and
+/// only then moves the tag: of 300 pushes to one that was asked at once, 43 still showed the old digest. Others
+/// take longer, when their storage is a network away.
+const AGAIN: [Duration; 4] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(25)];
+
+/// An image as a registry names it: without its own address, which may be another one inside a network.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PublishedImage {
+    /// Path of the repository.
+    pub repository: String,
+    /// The tag that was written.
+    pub tag: String,
+}
+
+/// Where news of pushed images goes.
+#[derive(Clone)]
+pub struct RegistryEventSender {
+    services: Arc<Services>,
+    news: mpsc::UnboundedSender<PublishedImage>,
+}
+
+impl RegistryEventSender {
+    /// Tells of an image. One that no service uses is forgotten at once, so that strangers can fill no queue.
+    pub fn tell(&self, image: PublishedImage) {
+        if self.services.workers().iter().any(|worker| uses(worker, &image)) {
+            // An error means that the program is stopping.
+            let _ = self.news.send(image);
+        }
+    }
+}
+
+/// The task that polls.
+pub struct RegistryEvents {
+    services: Arc<Services>,
+    registry: Arc<dyn Registry>,
+    news: mpsc::UnboundedReceiver<PublishedImage>,
+}
+
+impl RegistryEvents {
+    /// The task, and where it gets its news from.
+    pub fn new(services: Arc<Services>, registry: Arc<dyn Registry>) -> (Self, RegistryEventSender) {
+        let (sender, news) = mpsc::unbounded_channel();
+        (Self { services: services.clone(), registry, news }, RegistryEventSender { services, news: sender })
+    }
+
+    /// Polls until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let polls = TaskSet::new();
+        let mut followed: HashMap<PublishedImage, Follow> = HashMap::new();
+        loop {
+            let next = followed.values().map(|follow| follow.due).min();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(image) = self.news.recv() => followed.entry(image).or_default().told(Instant::now()),
+                () = sleep_until(next), if next.is_some() => {
+                    let now = Instant::now();
+                    followed.retain(|image, follow| {
+                        if follow.due > now {
+                            return true;
+                        }
+                        if follow.polls == 0 {
+                            tracing::info!(
+                                repository = image.repository,
+                                tag = image.tag,
+                                "pushed; checking the services that use it"
+                            );
+                        }
+                        self.poll(image, &polls, &stop);
+                        follow.polled(now)
+                    });
+                }
+            }
+        }
+        polls.finish(Duration::ZERO).await;
+    }
+
+    fn poll(&self, image: &PublishedImage, polls: &TaskSet, stop: &CancellationToken) {
+        let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
+        for worker in self.services.workers().iter().filter(|worker| uses(worker, image)) {
+            let (worker, cycle) = (worker.clone(), cycle.clone());
+            let stop = stop.clone();
+            polls.spawn("poll after a push", async move {
+                stop.run_until_cancelled(poll(worker, cycle)).await;
+            });
+        }
+    }
+}
+
+/// The polls that events about one image cause.
+struct Follow {
+    /// Before this, further events wait.
+    open: Instant,
+    /// The next poll.
+    due: Instant,
+    /// Polls since the last event.
+    polls: usize,
+}
+
+impl Default for Follow {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { open: now, due: now, polls: 0 }
+    }
+}
+
+impl Follow {
+    fn told(&mut self, now: Instant) {
+        (self.due, self.polls) = (self.open.max(now), 0);
+    }
+
+    /// Whether there is another poll to come.
+    fn polled(&mut self, now: Instant) -> bool {
+        if self.polls == 0 {
+            self.open = now + DEBOUNCE;
+        }
+        let wait = AGAIN.get(self.polls);
+        self.due = now + wait.copied().unwrap_or_default();
+        self.polls += 1;
+        wait.is_some()
+    }
+}
+
+/// A service that is being deployed does not check; it does when it is done.
+async fn poll(mut worker: Handle, cycle: Arc<Cycle>) {
+    if worker.snapshot.wait_for(|shown| !shown.status.deploying).await.is_err() {
+        return;
+    }
+    let (done, ended) = oneshot::channel();
+    if worker.inbox.send(Command::Check(cycle, done)).is_ok() {
+        // The worker drops its end when the check is over.
+        let _ = ended.await;
+    }
+}
+
+fn uses(worker: &Handle, image: &PublishedImage) -> bool {
+    worker.config.images.iter().any(|configured| {
+        let reference = &configured.reference;
+        !reference.is_pinned()
+            && reference.repository.path == image.repository
+            && reference.tag.as_deref().unwrap_or("latest") == image.tag
+    })
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    tokio::time::sleep_until(at.unwrap_or_else(Instant::now)).await;
+}

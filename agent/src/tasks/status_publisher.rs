@@ -1,0 +1,88 @@
+//! Makes the status frames of `GET /ui/stream`: computed and written as JSON once for all clients (DECISIONS 3).
+//!
+//! While nobody listens nothing is computed. Whoever comes asks for a frame, so the first one is always fresh.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::sse;
+use evenkeel_common::wire::StatusFrame;
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::project::services::Services;
+
+/// Time between two frames when nothing changes.
+const EVERY: Duration = Duration::from_secs(30);
+/// Shortest time between two frames: five a second.
+const PACE: Duration = Duration::from_millis(200);
+
+/// The frames, as clients see them. Clones share them.
+#[derive(Clone)]
+pub struct StatusFrames(Arc<Inner>);
+
+struct Inner {
+    latest: watch::Sender<Arc<str>>,
+    wanted: Notify,
+}
+
+impl StatusFrames {
+    /// The frames from now on, beginning with a fresh one. A client that is too slow gets only the newest.
+    pub fn follow(&self) -> impl Stream<Item = Arc<str>> + Send + Sync + 'static {
+        // What is there now counts as seen: it may be old.
+        let latest = self.0.latest.subscribe();
+        self.0.wanted.notify_one();
+        stream::unfold(latest, |mut latest| async move {
+            latest.changed().await.ok()?;
+            let frame = latest.borrow_and_update().clone();
+            Some((frame, latest))
+        })
+    }
+}
+
+/// The task that makes the frames.
+pub struct Publisher {
+    services: Arc<Services>,
+    clock: Arc<dyn Clock>,
+    frames: StatusFrames,
+}
+
+impl Publisher {
+    /// The task, and what it makes.
+    pub fn new(services: Arc<Services>, clock: Arc<dyn Clock>) -> (Self, StatusFrames) {
+        let latest = watch::Sender::new(Arc::from(""));
+        let frames = StatusFrames(Arc::new(Inner { latest, wanted: Notify::new() }));
+        (Self { services, clock, frames: frames.clone() }, frames)
+    }
+
+    /// Makes frames until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut workers = self.services.watch_workers();
+        let mut changes = self.services.changes().boxed();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.frames.0.wanted.notified() => {}
+                Some(()) = changes.next() => {}
+                Ok(()) = workers.changed() => changes = self.services.changes().boxed(),
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            // All that has changed by now goes into one frame.
+            while let Some(Some(())) = changes.next().now_or_never() {}
+            if self.frames.0.latest.receiver_count() > 0 {
+                self.frames.0.latest.send_replace(self.frame());
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(PACE) => {}
+            }
+        }
+    }
+
+    fn frame(&self) -> Arc<str> {
+        let report = self.services.report(self.clock.now());
+        sse::json(&StatusFrame { uptime_seconds: report.uptime_seconds, services: report.services })
+    }
+}
