@@ -11,12 +11,12 @@ use std::time::Duration;
 use engine_stage::{Nobody, Registry, Stage, wait_for};
 use evenkeel_agent::adapters::compose::ComposeCli;
 use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
+use evenkeel_agent::config;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::model::{
     ContainerEvent, EngineError, EventKind, HealthState, Members, Project, State, UpMode,
 };
 use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
-use evenkeel_agent::config;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tokio::net::{UnixListener, UnixStream};
@@ -470,7 +470,10 @@ fn now_nano() -> i64 {
 }
 
 /// All in one pass, as the monitor does it.
-async fn stats_of(stage: &Stage, ids: &[String]) -> Vec<Result<Option<evenkeel_agent::model::Usage>, EngineError>> {
+async fn stats_of(
+    stage: &Stage,
+    ids: &[String],
+) -> Vec<Result<Option<evenkeel_agent::model::Usage>, EngineError>> {
     futures_util::stream::iter(ids.to_vec())
         .map(|id| async move { stage.engine.stats(&id).await })
         .buffered(evenkeel_agent::tasks::monitor::PARALLEL)

@@ -171,10 +171,12 @@ fn a_reload_adds_changes_and_removes_services() {
 #[test]
 fn a_file_with_faults_is_refused_and_the_old_one_stays() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
-    for (n, text) in [r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#, "{\"a\": "]
-        .iter()
-        .enumerate()
-    {
+    let files = [
+        r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#,
+        "{\"a\": ",
+        r#"{"services": {"name": "a"}}"#,
+    ];
+    for (n, text) in files.iter().enumerate() {
         daemon.write(text);
         daemon.signal(Signal::HUP);
         daemon.wait("it is refused", |d| {
@@ -192,8 +194,9 @@ fn a_file_with_faults_is_refused_and_the_old_one_stays() {
         .filter(|entry| entry["event"] == "config_rejected")
         .map(|entry| entry["reason"].as_str().unwrap())
         .collect();
-    assert!(reasons[1].contains("runtime: \"lxc\"") && reasons[1].contains("docker_health.timeout: 0"));
-    assert!(reasons[0].contains("is not JSON"), "{reasons:?}");
+    assert!(reasons[2].contains("runtime: \"lxc\"") && reasons[2].contains("docker_health.timeout: 0"));
+    assert!(reasons[1].contains("is not JSON"), "{reasons:?}");
+    assert!(reasons[0].starts_with("services: an object; allowed: an array"), "{reasons:?}");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
     assert!(warnings.contains("is not in force"), "{warnings}");
 

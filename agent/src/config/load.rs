@@ -44,8 +44,11 @@ impl Configuration for Config {
             services: service::services(file.services, &registry.host, &mut findings),
             registry,
             named_variables,
+            unusable_services: None,
             warnings: Vec::new(),
         };
+        let services = KeyPath::of("services");
+        config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
         global::keep_only_fatal(&mut findings);
 
         let (faults, warnings) = findings.finish();

@@ -57,6 +57,8 @@ pub struct Config {
     pub push: Option<PushConfig>,
     /// Services that passed their rules, in the file's order.
     pub services: Vec<ServiceConfig>,
+    /// Why `services` as a whole can't be used. At a start the program goes on without any; a reload is refused.
+    pub unusable_services: Option<String>,
     /// Variables of the environment that the file names with `$`: what they hold is secret.
     pub named_variables: BTreeSet<String>,
     /// What is wrong without being fatal, each `<service or key>: <reason>`.

@@ -72,24 +72,23 @@ impl Check {
         let mut images = Vec::with_capacity(config.images.len());
         let mut unanswered = BTreeMap::new();
         for (image, remote) in config.images.iter().zip(remote) {
-            let mut running = Vec::new();
-            for id in running_on(&containers, &image.reference) {
-                // The record of a running image may be gone: it is known by its ID.
-                let found = match id.0.as_str() {
-                    "" => None,
-                    known => local_image(engine, known, &image.reference).await?,
-                };
-                running.push(found.unwrap_or(LocalImage { id, digests: Vec::new(), size: 0 }));
-            }
-            let pinned = image.reference.is_pinned();
-            let tag = if pinned { image.reference.to_string() } else { image.reference.tagged() };
-            let tagged = local_image(engine, &tag, &image.reference).await?;
+            let ids = running_on(&containers, &image.reference);
             let (configured, reference) = (image.configured.clone(), image.reference.clone());
-            let mut view = ImageView { configured, reference, remote: None, running, tagged };
-            let answer = match remote {
-                Ok(Some(digest)) => self.compare_with(digest, &mut view, patience).await,
-                Ok(None) => Ok(()),
-                Err(why) => Err(why),
+            let mut view =
+                ImageView { configured, reference, remote: None, running: unrecorded(&ids), tagged: None };
+            let local = match local_images(engine, &ids, &image.reference).await {
+                Ok((running, tagged)) => {
+                    (view.running, view.tagged) = (running, tagged);
+                    Ok(())
+                }
+                // One image that the engine can't describe holds up neither the other images nor a start.
+                Err(CheckFault::Failed(why)) => Err(Unanswered::Failed(why)),
+                Err(away) => return Err(away),
+            };
+            let answer = match (local, remote) {
+                (Err(why), _) | (Ok(()), Err(why)) => Err(why),
+                (Ok(()), Ok(Some(digest))) => self.compare_with(digest, &mut view, patience).await,
+                (Ok(()), Ok(None)) => Ok(()),
             };
             if let Err(why) = answer {
                 view.remote = None;
@@ -224,6 +223,28 @@ async fn settle_origins(
         image.digests = if from_there { vec![own] } else { Vec::new() };
     }
     Ok(())
+}
+
+/// Images of which only the ID is known.
+fn unrecorded(ids: &[ImageId]) -> Vec<LocalImage> {
+    ids.iter().map(|id| LocalImage { id: id.clone(), digests: Vec::new(), size: 0 }).collect()
+}
+
+/// The images that containers of this reference run on, and the one that its tag names.
+async fn local_images(
+    engine: &dyn Engine,
+    ids: &[ImageId],
+    reference: &Reference,
+) -> Result<(Vec<LocalImage>, Option<LocalImage>), CheckFault> {
+    let mut running = unrecorded(ids);
+    for image in running.iter_mut().filter(|image| !image.id.0.is_empty()) {
+        // The record of a running image may be gone: it is known by its ID.
+        if let Some(found) = local_image(engine, &image.id.0, reference).await? {
+            *image = found;
+        }
+    }
+    let tag = if reference.is_pinned() { reference.to_string() } else { reference.tagged() };
+    Ok((running, local_image(engine, &tag, reference).await?))
 }
 
 async fn local_image(

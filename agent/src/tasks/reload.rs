@@ -154,6 +154,7 @@ impl Reloader {
         let source = self.source.clone();
         let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
         let taken = match loaded {
+            Ok(Ok(Config { unusable_services: Some(why), .. })) => Err(why),
             Ok(Ok(config)) => self.take_over(config).await,
             Ok(Err(faults)) => Err(faults.in_one_line()),
             Err(_) => Err("reading the file failed".to_owned()),

@@ -2,6 +2,7 @@
 //! store. The safety properties are checked at the end of every life.
 
 mod disk;
+mod images;
 mod tasks;
 mod world;
 

@@ -65,6 +65,8 @@ struct Inner {
     /// The compose file: service to image reference.
     services: Vec<(String, Reference)>,
     engine_down: bool,
+    /// Images that the engine refuses to describe.
+    unreadable: Vec<ImageId>,
     next_id: u64,
     calls: usize,
     crash_at: Option<usize>,
@@ -165,6 +167,11 @@ impl FakeWorld {
     /// What a tag names on this machine.
     pub(crate) fn named(&self, reference: &Reference) -> Option<ImageId> {
         self.lock().by_name(&reference.tagged()).map(|(id, _)| id)
+    }
+
+    /// From now on the engine refuses to describe this image.
+    pub(crate) fn make_unreadable(&self, id: ImageId) {
+        self.lock().unreadable.push(id);
     }
 
     pub(crate) fn set_engine_down(&self, down: bool) {
@@ -391,12 +398,11 @@ impl Engine for FakeWorld {
 
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         self.call(|inner, _| {
-            Ok(inner.by_name(name).map(|(id, image)| Image {
-                id,
-                repo_digests: image.digests.into_iter().collect(),
-                size: 1,
-                whole: true,
-            }))
+            let Some((id, image)) = inner.by_name(name) else { return Ok(None) };
+            if inner.unreadable.contains(&id) {
+                return Err(EngineError::Refused("readlink: invalid argument".into()));
+            }
+            Ok(Some(Image { id, repo_digests: image.digests.into_iter().collect(), size: 1, whole: true }))
         })
         .await
     }

@@ -139,6 +139,11 @@ impl Findings {
         self.warnings.push(Finding { at: at.clone(), what: what.into() });
     }
 
+    /// The fault at exactly this place.
+    pub fn fault_at(&self, at: &KeyPath) -> Option<&str> {
+        self.faults.get(at).map(String::as_str)
+    }
+
     /// Whether there is a fault at this place or inside it.
     pub fn is_faulty(&self, at: &KeyPath) -> bool {
         self.faults.range(at..).next().is_some_and(|(path, _)| path.is_under(at))
