@@ -81,8 +81,11 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         let metrics = metrics.clone();
         Meter::new(move |outcome, took| metrics.requested(outcome, took))
     };
+    let own_ports: Vec<u16> =
+        listeners.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect();
     let make_registry = move |config: &RegistryConfig| {
-        Ok(RegistryClient::new(RegistrySettings::from(config), credentials.clone())?.metered(meter.clone()))
+        let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
+        Ok(client.metered(meter.clone()).shielding(own_ports.clone()))
     };
     let current = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
     let registry: Arc<dyn Registry> = current.clone();

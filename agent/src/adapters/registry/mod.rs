@@ -120,6 +120,13 @@ impl RegistryClient {
         self
     }
 
+    /// Follows no redirect or login to these ports of this machine: the agent's own API listens there.
+    #[must_use]
+    pub fn shielding(mut self, own_ports: Vec<u16>) -> Self {
+        self.transport.own_ports = own_ports;
+        self
+    }
+
     fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
         let mut hosts = lock(&self.hosts);
         if let Some(host) = hosts.get(name) {

@@ -32,6 +32,8 @@ pub(super) struct Transport {
     lookup: Lookup,
     /// Who counts.
     pub(super) meter: Meter,
+    /// Ports of this machine to which nobody leads us.
+    pub(super) own_ports: Vec<u16>,
 }
 
 impl std::fmt::Debug for Transport {
@@ -90,6 +92,7 @@ impl Transport {
             proxies,
             lookup,
             meter: Meter::default(),
+            own_ports: Vec::new(),
         }
     }
 
@@ -168,6 +171,9 @@ impl Transport {
         request: &Outgoing,
         limit: Option<Reach>,
     ) -> Result<Response, Fault> {
+        let is_own = request.url.port_or_known_default().is_some_and(|port| self.own_ports.contains(&port));
+        // What is on this machine may lead to what is on this machine, but not to the agent's own API.
+        let limit = limit.map(|limit| if is_own { limit.min(Reach::Link) } else { limit });
         let client = match limit {
             None | Some(Reach::Here) => self.client(&request.url).clone(),
             Some(limit) => self.guarded(whose, &request.url, limit)?,
@@ -314,6 +320,21 @@ mod tests {
         // What is here may lead to what is here.
         let near = transport.send_within("r", get(&server.uri()), Some(Reach::Here)).await.unwrap();
         assert_eq!(near.status(), StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn a_registry_on_this_machine_does_not_lead_to_the_agents_own_api() {
+        let api = wiremock::MockServer::start().await;
+        let mut transport = with_names();
+        transport.own_ports = vec![api.address().port()];
+        for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "inward.example"] {
+            let request = get(&format!("http://{host}:{}/trigger", api.address().port()));
+            let outcome = transport.send_within("registry r", request, Some(Reach::Here)).await;
+            assert!(matches!(outcome, Err(Fault::Image(_) | Fault::Host(_))), "{host}: {outcome:?}");
+        }
+        assert_eq!(api.received_requests().await.unwrap().len(), 0, "nothing was asked");
+        // A registry may have been configured there.
+        transport.send("r", get(&api.uri())).await.unwrap();
     }
 
     #[tokio::test]
