@@ -384,3 +384,40 @@ fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_th
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait_for_end().code(), Some(0));
 }
+
+#[test]
+fn the_command_line_asks_the_running_agent_and_its_exit_codes_tell_how_it_is() {
+    let daemon = Daemon::start(&json!([service("a")]), &[]);
+    let ask = |arguments: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+            .arg("--config")
+            .arg(daemon.path("config.json"))
+            .args(arguments)
+            .env_clear()
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let (code, out, _) = ask(&["status"]);
+    assert!(code == Some(0) && out.starts_with("NAME  STATUS"), "{code:?} {out}");
+    let (code, out, _) = ask(&["status", "a", "--json"]);
+    let record: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &record["name"]), (Some(0), &json!("a")));
+    let (code, out, _) = ask(&["why", "a"]);
+    assert!(code == Some(0) && out.contains("auto_update is false"), "{code:?} {out}");
+    let (code, out, _) = ask(&["trigger", "a"]);
+    assert_eq!((code, out.as_str()), (Some(1), "nothing was started: auto_update is false\n"));
+    let (code, out, _) = ask(&["audit", "-n", "500"]);
+    assert!(code == Some(0) && out.contains("watching 1 service"), "{code:?} {out}");
+    // No engine answers.
+    let (code, out, _) = ask(&["health"]);
+    assert!(code == Some(1) && out.starts_with("unavailable\nengine: "), "{code:?} {out}");
+    let (code, out, error) = ask(&["status", "nobody"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert_eq!(error, "evenkeel: no service named \"nobody\" is configured\n");
+    let (code, _, error) = ask(&["status", "--api", &format!("http://127.0.0.1:{}", port::unused_port())]);
+    assert!(code == Some(69) && error.starts_with("evenkeel: no agent answers at "), "{code:?} {error}");
+    assert_eq!(ask(&["status", "--api", "here"]).0, Some(2));
+    assert_eq!(ask(&["audit", "-n", "0"]).0, Some(2));
+}

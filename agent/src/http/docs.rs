@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_common::wire::{
     AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport, TriggerReply,
-    UnblockReply,
+    UnblockReply, WhyReport,
 };
 use serde_json::json;
 
@@ -50,6 +50,12 @@ pub(super) fn status() -> Doc {
 
 pub(super) fn status_of() -> Doc {
     Doc::of("How one service is.").json::<ServiceStatus>(200, "Its record.").named()
+}
+
+pub(super) fn why() -> Doc {
+    Doc::of("What keeps an update of one service from going live now.")
+        .json::<WhyReport>(200, "Every gate, and one sentence.")
+        .named()
 }
 
 pub(super) fn audit() -> Doc {

@@ -79,6 +79,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .route(Method::GET, "/errored", read::errored, docs::errored())
         .route(Method::GET, "/status", read::status, docs::status())
         .route(Method::GET, "/status/{name}", read::status_of, docs::status_of())
+        .route(Method::GET, "/why/{name}", read::why, docs::why())
         .route(Method::GET, "/audit", read::audit, docs::audit())
         .route(Method::GET, "/health", read::health, docs::health())
         .route(Method::GET, "/metrics", read::metrics, docs::metrics())

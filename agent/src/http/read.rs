@@ -37,6 +37,13 @@ pub(super) async fn status_of(api: Api, request: Request) -> Response {
     }
 }
 
+pub(super) async fn why(api: Api, request: Request) -> Response {
+    match api.services.why(request.param("name"), api.clock.now()) {
+        Ok(report) => json(StatusCode::OK, &report),
+        Err(fault) => refused(&fault),
+    }
+}
+
 /// Newest first. A limit over the maximum is the maximum; one that is no positive integer is refused
 /// (DECISIONS 3).
 pub(super) async fn audit(api: Api, request: Request) -> Response {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Failing, StoreError};
-use evenkeel_common::wire::{ServiceStatus, StatusReport};
+use evenkeel_common::wire::{ServiceStatus, StatusReport, WhyReport};
 use futures_util::{Stream, StreamExt, future, stream};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::project::worker::{Command, Handle};
+use crate::service::gates;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::status::StatusContext;
 
@@ -101,14 +102,26 @@ impl Services {
 
     /// The records of these workers as they are to be answered now.
     fn records(&self, workers: &[Handle], now: Timestamp) -> Vec<ServiceStatus> {
+        self.in_context(now, |context| {
+            workers.iter().map(|worker| worker.snapshot.borrow().record(context)).collect()
+        })
+    }
+
+    fn in_context<T>(&self, now: Timestamp, read: impl FnOnce(&StatusContext<'_>) -> T) -> T {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
-        let around = StatusContext {
+        read(&StatusContext {
             now,
             next_poll: self.poll_state.borrow().next,
             engine_error: engine_error.as_deref(),
             state_error: state_error.as_deref(),
-        };
-        workers.iter().map(|worker| worker.snapshot.borrow().record(&around)).collect()
+        })
+    }
+
+    /// `GET /why/<name>` (DECISIONS 7).
+    pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
+        let worker = self.worker(name)?;
+        let snapshot = worker.snapshot.borrow().clone();
+        Ok(self.in_context(now, |context| gates::why(&snapshot, &worker.config, context)))
     }
 
     /// All workers as they are now.

@@ -19,6 +19,7 @@
 //! | `clock_shift.rs` | what a clock that is set does to waiting times |
 //! | `wording.rs` | what becomes an audit entry |
 //! | `outcome.rs` | how a deployment ended, for the metrics |
+//! | `gates.rs` | what keeps an update from going live now |
 //! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
 pub mod action;
@@ -28,6 +29,7 @@ mod check;
 mod clock_shift;
 mod compare;
 pub mod deploy;
+pub mod gates;
 pub mod heal;
 pub mod input;
 pub mod outcome;

@@ -15,7 +15,7 @@ use crate::ports::PullProgress;
 
 use super::deploy::{Deployment, Phase};
 use super::heal::ended_as_asked;
-use super::input::{ImageView, LocalImage, StopTimes};
+use super::input::{ImageView, LocalImage, Observation, StopTimes};
 use super::probation::Context;
 use super::restart_state::RestartState;
 use super::runtime::Runtime;
@@ -45,6 +45,8 @@ pub struct Snapshot {
     pub network_owners: BTreeSet<String>,
     /// What of the service is not done because it is not the agent's to do.
     pub warnings: Vec<String>,
+    /// What the registries gave instead of digests in the last check.
+    pub registry_fault: Option<String>,
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
@@ -146,6 +148,7 @@ impl Service {
             running: self.running().map(|container| container.id.clone()).collect(),
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.managed_elsewhere(),
+            registry_fault: self.seen.as_ref().and_then(Observation::registry_fault),
         }
     }
 
@@ -390,6 +393,7 @@ mod tests {
             running: Vec::new(),
             network_owners: BTreeSet::new(),
             warnings: Vec::new(),
+            registry_fault: None,
         };
         snapshot.record(around)
     }

@@ -29,7 +29,7 @@ use crate::ports::PullProgress;
 
 const IMAGE: &str = "localhost:5000/web:1";
 
-fn config() -> ServiceConfig {
+pub(super) fn config() -> ServiceConfig {
     ServiceConfig {
         name: "web".into(),
         images: vec![ConfiguredImage {

@@ -7,6 +7,7 @@ mod pushed;
 mod registry_event;
 mod reply;
 mod status;
+mod why;
 
 pub use audit::{AuditEntry, Kind, Level};
 pub use fleet::{FleetEntry, IngestReply, LevelCounts, MachineRecord};
@@ -18,3 +19,4 @@ pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
     StatusFrame, StatusReport, StatusValue,
 };
+pub use why::{Gate, WhyReport};

@@ -1,4 +1,9 @@
-//! The agent's command line: flags, and what the exit codes mean (DECISIONS 2).
+//! The agent's command line: flags, subcommands, and what the exit codes mean (DECISIONS 2 and 11).
+
+mod client;
+mod remote;
+mod terminal;
+mod views;
 
 use std::io;
 use std::path::PathBuf;
@@ -8,6 +13,7 @@ use clap::Parser;
 use evenkeel_common::cli::{self, Flags, say};
 use evenkeel_common::config::ConfigSource;
 
+use self::remote::RemoteTask;
 use crate::app;
 use crate::audit::trial;
 use crate::config::Config;
@@ -31,6 +37,9 @@ pub enum Task {
         /// Only this one: discord, smtp, push, or a webhook's name
         channel: Option<String>,
     },
+    /// A question or an order to a running agent
+    #[command(flatten)]
+    Remote(RemoteTask),
 }
 
 /// Keeps container services up to date, proves every new image, goes back when it is bad
@@ -54,14 +63,20 @@ pub fn main() -> ExitCode {
 
 /// Does one task and ends: 0 when all of it succeeded.
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
-    let Task::TestNotify { channel } = task;
+    match task {
+        Task::TestNotify { channel } => test_notify(channel.as_deref(), args),
+        Task::Remote(task) => remote::perform(task, &args.config),
+    }
+}
+
+fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
     let source = ConfigSource::of_process(args.config.clone());
     let config: Config = match source.load() {
         Ok(config) => config,
         Err(faults) => return cli::complain(&faults),
     };
     cli::warn(&source, &config);
-    let trials = match trial::trials(&config, channel.as_deref()) {
+    let trials = match trial::trials(&config, channel) {
         Ok(trials) => trials,
         Err(error) => {
             say(format_args!("evenkeel: {error}"));

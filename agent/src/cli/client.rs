@@ -1,0 +1,204 @@
+//! The client of a running agent's API: what the subcommands ask, by the wire types.
+
+use std::path::Path;
+use std::time::Duration;
+
+use evenkeel_common::config::ConfigSource;
+use evenkeel_common::wire::ErrorBody;
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
+
+use crate::config::Config;
+
+/// Where an agent listens that is not told otherwise.
+const DEFAULT_API: &str = "http://127.0.0.1:9090";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why there is no answer to show.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// `--api` is no address.
+    #[error("--api {0}; allowed: http://host:port or https://host:port")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("no agent answers at {api}: {cause}")]
+    Unreachable {
+        /// The address that was asked.
+        api: String,
+        /// What went wrong.
+        cause: String,
+    },
+    /// It answered with an error.
+    #[error("{0}")]
+    Refused(String),
+    /// It answered with something else than its API says.
+    #[error("{api} is not an agent of this version: {cause}")]
+    Unexpected {
+        /// The address that was asked.
+        api: String,
+        /// What is wrong with the answer.
+        cause: String,
+    },
+}
+
+/// The client.
+pub(super) struct Client {
+    api: Url,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// A client of the agent at `api`, else of the one that the configuration file describes, where it can be read.
+    pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
+        let text = api.map_or_else(|| configured(config), str::to_owned);
+        let refused = || ClientError::Address(text.clone());
+        let api = Url::parse(&text).map_err(|_| refused())?;
+        if !matches!(api.scheme(), "http" | "https") || api.host_str().is_none_or(str::is_empty) {
+            return Err(refused());
+        }
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(evenkeel_common::tls::client_config())
+            .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            // The agent is on this machine or behind an address that a person named.
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| ClientError::Unreachable { api: text, cause: chain(&error) })?;
+        Ok(Self { api, http })
+    }
+
+    /// `GET`s a path whose segments are `path`. An answer other than 200 that has the expected form is one, too
+    /// (`GET /health` says 503 with a body).
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
+        self.answer(Method::GET, path).await
+    }
+
+    /// `POST`s without a body.
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
+        self.answer(Method::POST, path).await
+    }
+
+    /// Opens a stream; its chunks come until the agent ends it.
+    pub(super) async fn stream(&self, path: &[&str], after: Option<&str>) -> Result<Response, ClientError> {
+        let mut request = self.http.request(Method::GET, self.url(path));
+        if let Some(id) = after {
+            request = request.header("Last-Event-ID", id);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.refusal(response).await) }
+    }
+
+    /// The last `limit` audit entries, newest first.
+    pub(super) async fn audit<T: DeserializeOwned>(&self, limit: u32) -> Result<T, ClientError> {
+        let mut url = self.url(&["audit"]);
+        url.query_pairs_mut().append_pair("limit", &limit.to_string());
+        self.exchange(Method::GET, url).await
+    }
+
+    async fn answer<T: DeserializeOwned>(&self, method: Method, path: &[&str]) -> Result<T, ClientError> {
+        self.exchange(method, self.url(path)).await
+    }
+
+    async fn exchange<T: DeserializeOwned>(&self, method: Method, url: Url) -> Result<T, ClientError> {
+        let request = self.http.request(method, url).timeout(ANSWER_TIMEOUT);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        match serde_json::from_slice(&body) {
+            Ok(answer) => Ok(answer),
+            Err(_) if !status.is_success() => Err(refused(status, &body)),
+            Err(error) => {
+                Err(ClientError::Unexpected { api: self.api.to_string(), cause: error.to_string() })
+            }
+        }
+    }
+
+    async fn refusal(&self, response: Response) -> ClientError {
+        let status = response.status();
+        match response.bytes().await {
+            Ok(body) => refused(status, &body),
+            Err(error) => self.unreachable(&error),
+        }
+    }
+
+    fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.api.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url
+    }
+
+    /// What is to be said where the connection broke.
+    pub(super) fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        ClientError::Unreachable { api: self.api.to_string(), cause: chain(error) }
+    }
+}
+
+fn refused(status: StatusCode, body: &[u8]) -> ClientError {
+    let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
+    ClientError::Refused(said.unwrap_or_else(|_| format!("the agent answered {status}")))
+}
+
+/// The address of the agent that the file describes.
+fn configured(config: &Path) -> String {
+    let source = ConfigSource::of_process(config.to_owned());
+    let addresses = source.load::<Config>().map(|config| config.api.addresses).unwrap_or_default();
+    addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address))
+}
+
+/// The URL by which this machine reaches a listen address.
+fn reachable(address: &str) -> String {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "9090"));
+    let host = match host {
+        "" | "0.0.0.0" | "*" => "127.0.0.1",
+        "[::]" => "[::1]",
+        other => other,
+    };
+    format!("http://{host}:{port}")
+}
+
+/// An error with its causes: what the client says alone does not tell why.
+fn chain(error: &reqwest::Error) -> String {
+    let mut text = String::new();
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    if text.is_empty() { error.to_string() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listen_address_is_reached_from_this_machine() {
+        for (listens, url) in [
+            ("127.0.0.1:9090", "http://127.0.0.1:9090"),
+            ("0.0.0.0:80", "http://127.0.0.1:80"),
+            ("[::]:9090", "http://[::1]:9090"),
+            (":9090", "http://127.0.0.1:9090"),
+            ("localhost:9", "http://localhost:9"),
+        ] {
+            assert_eq!(reachable(listens), url);
+        }
+    }
+
+    #[test]
+    fn names_are_segments_of_the_path_whatever_is_in_them() {
+        let client = Client::new(Some("http://127.0.0.1:1/base/"), Path::new("/none")).unwrap();
+        assert_eq!(client.url(&["status", "a/b ?"]).as_str(), "http://127.0.0.1:1/base/status/a%2Fb%20%3F");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_what_is_allowed() {
+        for text in ["", "localhost", "localhost:9090", "ftp://a", "http://"] {
+            let error = Client::new(Some(text), Path::new("/none")).err().unwrap().to_string();
+            assert!(error.contains("allowed: http://host:port"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Subcommands that ask a running agent (DECISIONS 11).
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use evenkeel_common::cli::say;
+use evenkeel_common::wire::{
+    AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport, StatusValue, TriggerReply, UnblockReply,
+    WhyReport,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::client::{Client, ClientError};
+use super::terminal::{Terminal, print};
+use super::views;
+
+/// `EX_UNAVAILABLE` of sysexits.h.
+const EXIT_UNREACHABLE: u8 = 69;
+const EXIT_USAGE: u8 = 2;
+/// Pause before a stream that ended is opened again.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// A stream begins with at most so many entries that were shown already, as do those of an agent that was restarted.
+const REPLAYED: usize = 500;
+
+/// How a subcommand reaches its agent and what it prints.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Target {
+    /// Address of the agent's API [default: the one in the configuration file, else port 9090 of this machine]
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+    /// Print the API's JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A question or an order to a running agent.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum RemoteTask {
+    /// Show how the services are; exits with 1 where one needs someone
+    Status {
+        /// Only this service, in full
+        name: Option<String>,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show what keeps a service from being updated now
+    Why {
+        /// The service
+        name: String,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Check for new images now
+    Trigger {
+        /// Only this service
+        name: Option<String>,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Pull and recreate a service, whatever the digests say
+    Redeploy {
+        /// The service
+        name: String,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Forget the blocked digests of a service
+    Unblock {
+        /// The service
+        name: String,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show the last audit entries, the newest last
+    Audit {
+        /// Go on with new entries as they come
+        #[arg(short, long)]
+        follow: bool,
+        /// How many
+        #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=500))]
+        limit: u32,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show whether the container engine answers; exits with 1 where it does not
+    Health {
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Asks and prints. 0: fine; 1: bad news, or refused; 2: usage; 69: no agent answers.
+pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(ask(task, config)),
+        Err(error) => {
+            say(format_args!("evenkeel: cannot start the async runtime: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(format_args!("evenkeel: {error}"));
+            match error {
+                ClientError::Address(_) => ExitCode::from(EXIT_USAGE),
+                ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
+                ClientError::Refused(_) | ClientError::Unexpected { .. } => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Whether the answer is good news.
+async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
+    let (terminal, now) = (Terminal::of_process(), Timestamp::now());
+    match task {
+        RemoteTask::Status { name: None, target } => {
+            let report: StatusReport = target.client(config)?.get(&["status"]).await?;
+            target.show(&report, || views::report(&report, terminal, now));
+            Ok(report.services.iter().all(is_fine))
+        }
+        RemoteTask::Status { name: Some(name), target } => {
+            let record: ServiceStatus = target.client(config)?.get(&["status", name]).await?;
+            target.show(&record, || views::service(&record, terminal, now));
+            Ok(is_fine(&record))
+        }
+        RemoteTask::Why { name, target } => {
+            let report: WhyReport = target.client(config)?.get(&["why", name]).await?;
+            target.show(&report, || views::why(&report, terminal, now));
+            Ok(true)
+        }
+        RemoteTask::Trigger { name, target } => {
+            let path: Vec<&str> = std::iter::once("trigger").chain(name.as_deref()).collect();
+            let reply: TriggerReply = target.client(config)?.post(&path).await?;
+            target.show(&reply, || match &reply {
+                TriggerReply::Triggered { scope } => format!("checking {scope}\n"),
+                TriggerReply::Skipped { reason } => format!("nothing was started: {reason}\n"),
+            });
+            Ok(matches!(reply, TriggerReply::Triggered { .. }))
+        }
+        RemoteTask::Redeploy { name, target } => {
+            let reply: RedeployReply = target.client(config)?.post(&["redeploy", name]).await?;
+            target.show(&reply, || match &reply {
+                RedeployReply::Redeploying { service } => format!("redeploying {service}\n"),
+                RedeployReply::Skipped { reason } => format!("nothing was started: {reason}\n"),
+            });
+            Ok(matches!(reply, RedeployReply::Redeploying { .. }))
+        }
+        RemoteTask::Unblock { name, target } => {
+            let reply: UnblockReply = target.client(config)?.post(&["unblock", name]).await?;
+            target.show(&reply, || format!("{}: {}\n", reply.service, reply.status.replace('_', " ")));
+            Ok(true)
+        }
+        RemoteTask::Audit { follow, limit, target } => {
+            let client = target.client(config)?;
+            let mut entries: Vec<AuditEntry> = client.audit(*limit).await?;
+            entries.reverse();
+            for entry in &entries {
+                target.show_line(entry, terminal);
+            }
+            if *follow {
+                self::follow(&client, entries.into(), |entry| target.show_line(entry, terminal)).await?;
+            }
+            Ok(true)
+        }
+        RemoteTask::Health { target } => {
+            let health: Health = target.client(config)?.get(&["health"]).await?;
+            target.show(&health, || views::health(&health, terminal));
+            Ok(health.status == "ok" && health.state.is_none())
+        }
+    }
+}
+
+impl Target {
+    fn client(&self, config: &Path) -> Result<Client, ClientError> {
+        Client::new(self.api.as_deref(), config)
+    }
+
+    fn show<T: Serialize>(&self, answer: &T, for_people: impl FnOnce() -> String) {
+        if self.json { print(&as_json(answer)) } else { print(&for_people()) }
+    }
+
+    fn show_line(&self, entry: &AuditEntry, terminal: Terminal) {
+        self.show(entry, || views::entry(entry, terminal));
+    }
+}
+
+fn as_json<T: Serialize>(answer: &T) -> String {
+    let text = serde_json::to_string(answer).expect("the wire types have only text keys and finite numbers");
+    format!("{text}\n")
+}
+
+/// Whether nobody has to do anything about a service.
+fn is_fine(service: &ServiceStatus) -> bool {
+    !matches!(
+        service.status,
+        StatusValue::Exhausted | StatusValue::Errored | StatusValue::Blocked | StatusValue::Unhealthy
+    )
+}
+
+/// Passes on entries as they come that are not among `shown`; opens the stream again when it ends.
+async fn follow(
+    client: &Client,
+    mut shown: VecDeque<AuditEntry>,
+    mut show: impl FnMut(&AuditEntry),
+) -> Result<(), ClientError> {
+    let mut id: Option<String> = None;
+    let mut stream = client.stream(&["ui", "events"], None).await?;
+    let mut lines = Lines::default();
+    loop {
+        let Ok(Some(chunk)) = stream.chunk().await else {
+            lines = Lines::default();
+            stream = reopen(client, id.as_deref()).await?;
+            continue;
+        };
+        for line in lines.push(&chunk) {
+            if let Some(text) = line.strip_prefix("id:") {
+                id = Some(text.trim().to_owned());
+            } else if let Some(entry) = line.strip_prefix("data:").and_then(parse)
+                && !shown.contains(&entry)
+            {
+                show(&entry);
+                shown.push_back(entry);
+                shown.drain(..shown.len().saturating_sub(REPLAYED));
+            }
+        }
+    }
+}
+
+/// The stream from where it ended; waits until an agent answers again.
+async fn reopen(client: &Client, id: Option<&str>) -> Result<reqwest::Response, ClientError> {
+    loop {
+        tokio::time::sleep(RECONNECT).await;
+        match client.stream(&["ui", "events"], id).await {
+            Err(ClientError::Unreachable { .. }) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn parse(data: &str) -> Option<AuditEntry> {
+    serde_json::from_str(data).ok()
+}
+
+/// Whole lines out of chunks.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    /// The lines that this chunk completes.
+    fn push(&mut self, chunk: &[u8]) -> Vec<String> {
+        self.0.extend_from_slice(chunk);
+        let mut lines = Vec::new();
+        while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.0.drain(..=end).collect();
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_however_they_arrive() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.push(b"id: 1\nda"), ["id: 1"]);
+        assert_eq!(lines.push("ta: \u{e9}".as_bytes()), Vec::<String>::new());
+        assert_eq!(lines.push(b"\r\n\n"), ["data: \u{e9}", ""]);
+    }
+}

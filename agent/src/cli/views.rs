@@ -1,0 +1,263 @@
+//! What the subcommands print for people.
+
+use evenkeel_common::wire::{
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, ServiceStatus, StatusReport, StatusValue,
+    WhyReport,
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::terminal::{Colour, Terminal};
+
+/// Columns of a progress bar.
+const BAR: usize = 20;
+
+/// All services, one a line.
+pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
+    if report.services.is_empty() {
+        return "no services are configured\n".to_owned();
+    }
+    let rows: Vec<Vec<(Colour, String)>> = report
+        .services
+        .iter()
+        .map(|service| {
+            let images: Vec<&str> = service.images.iter().flatten().map(|image| &*image.short).collect();
+            let checked = service.last_check.map_or("never".to_owned(), |at| ago(at, now));
+            vec![
+                (Colour::Plain, service.name.clone()),
+                (service.status.into(), word(service.status)),
+                (Colour::Faint, images.first().map_or("-", |digest| digest).to_owned()),
+                (Colour::Faint, checked),
+                (Colour::Plain, remark(service, now)),
+            ]
+        })
+        .collect();
+    terminal.table(&["NAME", "STATUS", "DIGEST", "CHECKED", "REMARK"], &rows)
+}
+
+/// One service in full.
+pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp) -> String {
+    let mut out =
+        format!("{}: {}\n", record.name, terminal.paint(record.status.into(), &word(record.status)));
+    let mut line = |key: &str, text: &str| {
+        out.push_str(&terminal.line(&format!("  {key:<12}{text}")));
+        out.push('\n');
+    };
+    if let Some(progress) = &record.deploy {
+        line("deployment", &progress_in_words(progress, now));
+    }
+    for (key, text) in [
+        ("fault", &record.errored),
+        ("blocked", &record.blocked),
+        ("not found", &record.not_found),
+        ("unhealthy", &record.unhealthy_reason),
+    ] {
+        if let Some(text) = text {
+            line(key, text);
+        }
+    }
+    for image in record.images.iter().flatten() {
+        line("image", &format!("{} {}", image.image, image.digest));
+    }
+    for container in record.containers.iter().flatten() {
+        line("container", &format!("{}: {}", container.name, container.status));
+    }
+    if record.has_stats {
+        let (cpu, used) = (record.cpu_percent, record.memory_usage_mb);
+        line("use", &format!("{cpu:.1} % of a core, {used:.1} MiB ({:.1} %)", record.memory_percent));
+    }
+    line(
+        "totals",
+        &format!(
+            "{} updated, {} rolled back, {} restarted, {} failed",
+            record.updates_total, record.rollbacks_total, record.restarts_total, record.failures_total
+        ),
+    );
+    line("last check", &record.last_check.map_or("never".to_owned(), |at| ago(at, now)));
+    line("next check", &record.next_check.map_or("none".to_owned(), |at| until(at, now)));
+    out
+}
+
+/// Why a service is not updated now.
+pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> String {
+    let rows: Vec<Vec<(Colour, String)>> = report
+        .gates
+        .iter()
+        .map(|gate| {
+            let (colour, state) =
+                if gate.holds { (Colour::Attention, "holds") } else { (Colour::Good, "open") };
+            vec![
+                (Colour::Plain, gate.gate.clone()),
+                (colour, state.to_owned()),
+                (Colour::Plain, reason(gate, now)),
+            ]
+        })
+        .collect();
+    let answer = terminal.line(&format!("{}: {}", report.service, report.answer));
+    format!("{answer}\n\n{}", terminal.table(&["GATE", "STATE", "WHY"], &rows))
+}
+
+fn reason(gate: &Gate, now: Timestamp) -> String {
+    let lifts = gate.lifts_at.filter(|_| gate.holds).map(|at| format!("; lifts {}", until(at, now)));
+    let clear =
+        gate.clear.as_ref().filter(|_| gate.holds).map(|how| format!("; to end it: {}", as_command(how)));
+    format!("{}{}{}", gate.why, lifts.unwrap_or_default(), clear.unwrap_or_default())
+}
+
+/// A request of the API as the command that makes it.
+fn as_command(how: &str) -> String {
+    ["trigger", "redeploy", "unblock"].iter().fold(how.to_owned(), |how, verb| {
+        how.replace(&format!("POST /{verb}/"), &format!("evenkeel {verb} "))
+    })
+}
+
+/// Whether the engine answers, and what is wrong with the configuration.
+pub(super) fn health(health: &Health, terminal: Terminal) -> String {
+    let colour = if health.status == "ok" { Colour::Good } else { Colour::Bad };
+    let mut out = format!("{}\n", terminal.paint(colour, &terminal.line(&health.status)));
+    for (key, text) in [("engine", &health.error), ("state", &health.state)] {
+        if let Some(text) = text {
+            out.push_str(&format!("{}\n", terminal.line(&format!("{key}: {text}"))));
+        }
+    }
+    for warning in &health.config_warnings {
+        out.push_str(&format!("{}\n", terminal.line(&format!("configuration: {warning}"))));
+    }
+    out
+}
+
+/// One entry on one line, with its reason.
+pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
+    let at = entry.timestamp.strftime("%Y-%m-%d %H:%M:%S");
+    let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let text = format!("{at}  {:<14} {:<16} {}{reason}", entry.service, entry.event.as_str(), entry.message);
+    format!("{}\n", terminal.paint(entry.level.into(), &terminal.line(&text)))
+}
+
+fn remark(service: &ServiceStatus, now: Timestamp) -> String {
+    if let Some(progress) = &service.deploy {
+        return progress_in_words(progress, now);
+    }
+    let first = [&service.errored, &service.unhealthy_reason].into_iter().flatten().next().cloned();
+    match (first, &service.blocked) {
+        (Some(text), _) => text,
+        (None, Some(digest)) => format!("{digest} is blocked"),
+        (None, None) if !service.auto_update => "auto_update is off".to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
+    let phase = match progress.phase {
+        DeployPhase::Pulling => "pulling",
+        DeployPhase::Starting => "starting",
+        DeployPhase::Probation => "probation",
+        DeployPhase::RollingBack => "rolling back",
+    };
+    let share = match (progress.phase, progress.deadline) {
+        (DeployPhase::Pulling, _) if progress.total_bytes > 0 => {
+            Some(progress.pulled_bytes as f64 / progress.total_bytes as f64)
+        }
+        (_, Some(deadline)) => {
+            let whole = deadline.duration_since(progress.since).as_secs_f64();
+            Some(now.duration_since(progress.since).as_secs_f64() / whole.max(1.0))
+        }
+        _ => None,
+    };
+    let bar =
+        share.map(|share| format!("{} {:>3.0} % ", Terminal::bar(BAR, share), share.clamp(0.0, 1.0) * 100.0));
+    let end = progress.deadline.map(|at| format!(", ends {} at the latest", until(at, now)));
+    format!("{phase} {}{}{}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
+}
+
+fn word(status: StatusValue) -> String {
+    let text = serde_json::to_value(status).unwrap_or_default();
+    text.as_str().unwrap_or("unknown").replace('_', " ")
+}
+
+fn ago(at: Timestamp, now: Timestamp) -> String {
+    format!("{} ago", span(now.duration_since(at)))
+}
+
+fn until(at: Timestamp, now: Timestamp) -> String {
+    if at <= now { "now".to_owned() } else { format!("in {}", span(at.duration_since(now))) }
+}
+
+/// A time in its two largest units.
+fn span(time: SignedDuration) -> String {
+    let seconds = time.as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::{Kind, Level};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn times_are_written_in_two_units() {
+        for (seconds, text) in [(-4, "0s"), (59, "59s"), (60, "1m00s"), (3660, "1h01m"), (90_000, "1d1h")] {
+            assert_eq!(span(SignedDuration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_probation_shows_how_far_it_is() {
+        let progress = DeployProgress {
+            phase: DeployPhase::Probation,
+            image: "web:1".into(),
+            since: at(0),
+            deadline: Some(at(20)),
+            pulled_bytes: 0,
+            total_bytes: 0,
+        };
+        assert_eq!(
+            progress_in_words(&progress, at(5)),
+            "probation [#####---------------]  25 % web:1, ends in 15s at the latest"
+        );
+        let pull = DeployProgress {
+            phase: DeployPhase::Pulling,
+            pulled_bytes: 1,
+            total_bytes: 4,
+            deadline: None,
+            ..progress
+        };
+        assert!(progress_in_words(&pull, at(5)).contains(" 25 % "));
+    }
+
+    #[test]
+    fn a_gate_says_when_it_lifts_and_what_ends_it() {
+        let gate = Gate {
+            gate: "schedule".into(),
+            holds: true,
+            why: "the next check is later".into(),
+            lifts_at: Some(at(60)),
+            clear: Some("POST /trigger/web".into()),
+        };
+        let report = WhyReport { service: "web".into(), answer: "up to date".into(), gates: vec![gate] };
+        assert_eq!(
+            why(&report, Terminal::plain(), at(0)),
+            "web: up to date\n\nGATE      STATE  WHY\nschedule  holds  the next check is later; lifts in 1m00s; \
+             to end it: evenkeel trigger web\n"
+        );
+    }
+
+    #[test]
+    fn an_entry_is_one_line_with_its_reason() {
+        let mut said = AuditEntry::new(at(0), "web", Kind::ERROR, Level::Error, "it\nfailed");
+        said.reason = Some("why".into());
+        assert_eq!(
+            entry(&said, Terminal::plain()),
+            "2027-01-15 08:00:00  web            error            it failed (why)\n"
+        );
+    }
+}

@@ -1,0 +1,254 @@
+//! What keeps an update from going live now, and what would lift it (DECISIONS 7).
+//!
+//! One pure function of a snapshot, the configuration and the time; `/why`, the command line and whoever else asks use
+//! this one. A gate that is added is a function and a row in [`GATES`].
+
+use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, WhyReport};
+use jiff::Timestamp;
+
+use crate::config::ServiceConfig;
+
+use super::status::{Snapshot, StatusContext};
+
+/// What a gate looks at.
+struct View<'a> {
+    record: &'a ServiceStatus,
+    snapshot: &'a Snapshot,
+    config: &'a ServiceConfig,
+    context: &'a StatusContext<'a>,
+}
+
+/// All gates, in the order in which they are asked.
+const GATES: [fn(&View<'_>) -> Gate; 8] =
+    [config, engine, registry, deploying, blocked, not_found, fault, schedule];
+
+/// How a service stands before each gate, and the first reason in one sentence.
+pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<'_>) -> WhyReport {
+    let record = snapshot.record(context);
+    let view = View { record: &record, snapshot, config, context };
+    let gates: Vec<Gate> = GATES.iter().map(|gate| gate(&view)).collect();
+    let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
+    let answer = held.map_or_else(|| nothing_to_do(&view), |gate| gate.why.clone());
+    WhyReport { service: record.name.clone(), answer, gates }
+}
+
+const SCHEDULE: &str = "schedule";
+
+fn open(gate: &str, why: impl Into<String>) -> Gate {
+    Gate { gate: gate.to_owned(), holds: false, why: why.into(), lifts_at: None, clear: None }
+}
+
+fn held(gate: &str, why: impl Into<String>) -> Gate {
+    Gate { holds: true, ..open(gate, why) }
+}
+
+fn by(clear: impl Into<String>, gate: Gate) -> Gate {
+    Gate { clear: Some(clear.into()), ..gate }
+}
+
+fn config(view: &View<'_>) -> Gate {
+    let (word, config) = ("config", view.config);
+    if !config.auto_update {
+        return by(
+            "set auto_update to true in the configuration",
+            held(word, "auto_update is false: new images are not looked for"),
+        );
+    }
+    if config.images.is_empty() {
+        return by("name images in the configuration", held(word, "no image is configured"));
+    }
+    if config.project().is_none() {
+        return by(
+            "configure compose_files and compose_project",
+            held(word, "no compose project is configured, so that new images can't be deployed"),
+        );
+    }
+    if config.images.iter().all(|image| image.reference.is_pinned()) {
+        return by(
+            "configure an image by its tag",
+            held(word, "every image is pinned to a digest, which never changes"),
+        );
+    }
+    open(word, "auto_update is on")
+}
+
+fn engine(view: &View<'_>) -> Gate {
+    match (view.context.engine_error, view.context.state_error) {
+        (Some(error), _) => held("engine", format!("the container engine does not answer: {error}")),
+        (None, Some(error)) => held("engine", error),
+        (None, None) => open("engine", "the container engine answers"),
+    }
+}
+
+fn registry(view: &View<'_>) -> Gate {
+    match &view.snapshot.registry_fault {
+        Some(text) => Gate { lifts_at: view.record.next_check, ..held("registry", text.clone()) },
+        None => open("registry", "the registry answered the last check"),
+    }
+}
+
+fn deploying(view: &View<'_>) -> Gate {
+    match (&view.record.deploy, view.record.deploying) {
+        (Some(progress), _) => Gate { lifts_at: progress.deadline, ..held("deploying", in_words(progress)) },
+        (None, true) => held("deploying", "the compose project is being brought up"),
+        (None, false) => open("deploying", "no deployment is under way"),
+    }
+}
+
+fn in_words(progress: &DeployProgress) -> String {
+    let image = &progress.image;
+    match progress.phase {
+        DeployPhase::Pulling if progress.total_bytes > 0 => {
+            let percent = progress.pulled_bytes.saturating_mul(100) / progress.total_bytes;
+            format!("{image} is being pulled ({percent} %)")
+        }
+        DeployPhase::Pulling => format!("{image} is being pulled"),
+        DeployPhase::Starting => format!("the project is being started with {image}"),
+        DeployPhase::Probation => format!("{image} is on probation"),
+        DeployPhase::RollingBack => format!("{image} failed and is being rolled back"),
+    }
+}
+
+fn blocked(view: &View<'_>) -> Gate {
+    let Some((image, digest)) = view.snapshot.blocked.first_key_value() else {
+        return open("blocked", "no digest is blocked");
+    };
+    let why = format!("{image}: {digest} failed here and is blocked until the registry has another digest");
+    by(format!("POST /unblock/{}", view.record.name), held("blocked", why))
+}
+
+fn not_found(view: &View<'_>) -> Gate {
+    let Some((image, digest)) = view.snapshot.not_found.first_key_value() else {
+        return open("not_found", "every image has a digest on this machine");
+    };
+    let why = format!(
+        "{image} has no digest on this machine that {digest} could be compared with; nothing is deployed until the \
+         registry has another digest"
+    );
+    by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
+}
+
+/// A fault that is neither the engine's nor the registry's: a deployment that failed, or files that can't be used.
+fn fault(view: &View<'_>) -> Gate {
+    let elsewhere = view.context.state_error.is_some() || view.snapshot.registry_fault.is_some();
+    match view.record.errored.as_ref().filter(|_| !elsewhere) {
+        Some(text) => by(
+            format!("mend it, then POST /trigger/{}", view.record.name),
+            Gate { lifts_at: view.record.next_check, ..held("fault", text.clone()) },
+        ),
+        None => open("fault", "no fault persists"),
+    }
+}
+
+fn schedule(view: &View<'_>) -> Gate {
+    match view.record.next_check {
+        Some(at) if at > view.context.now => by(
+            format!("POST /trigger/{}", view.record.name),
+            Gate { lifts_at: Some(at), ..held(SCHEDULE, format!("the next check is at {}", seconds(at))) },
+        ),
+        Some(_) => open(SCHEDULE, "a check is due"),
+        None => held(SCHEDULE, "no poll cycle checks this service"),
+    }
+}
+
+/// No gate holds: what runs is what the registry has, as far as it was asked.
+fn nothing_to_do(view: &View<'_>) -> String {
+    let next = view.record.next_check.map(|at| format!("; the next check is at {}", seconds(at)));
+    let next = next.unwrap_or_default();
+    match view.record.last_check {
+        Some(at) => format!("up to date as of the check at {}{next}", seconds(at)),
+        None => format!("not checked yet{next}"),
+    }
+}
+
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::image::Digest;
+    use crate::ports::PullProgress;
+    use crate::service::boot::{Boot, StartReason};
+    use crate::service::tests::config;
+    use crate::service::{Durable, Service};
+
+    /// What a case changes of a service that is up to date.
+    type Change = fn(&mut Snapshot, &mut ServiceConfig, &mut StatusContext<'_>);
+
+    fn asked(change: Change) -> WhyReport {
+        let mut config = config();
+        let (service, _) = Service::new(
+            Arc::new(config.clone()),
+            Durable::default(),
+            Boot::default(),
+            StartReason::Start,
+            Timestamp::UNIX_EPOCH,
+        );
+        let mut snapshot = service.snapshot(PullProgress::default());
+        snapshot.status.last_check = Some(Timestamp::UNIX_EPOCH);
+        let mut context = StatusContext {
+            now: Timestamp::from_second(60).unwrap(),
+            next_poll: Some(Timestamp::from_second(90).unwrap()),
+            engine_error: None,
+            state_error: None,
+        };
+        change(&mut snapshot, &mut config, &mut context);
+        why(&snapshot, &config, &context)
+    }
+
+    #[test]
+    fn each_gate_alone_holds_and_gives_the_answer() {
+        let cases: [(&str, &str, Change); 7] = [
+            ("config", "auto_update is false", |_, config, _| config.auto_update = false),
+            ("engine", "connection refused", |_, _, context| {
+                context.engine_error = Some("connection refused");
+            }),
+            ("registry", "no route", |snapshot, _, _| snapshot.registry_fault = Some("no route".into())),
+            ("deploying", "being brought up", |snapshot, _, _| snapshot.status.deploying = true),
+            ("blocked", "failed here", |snapshot, _, _| {
+                snapshot.blocked = BTreeMap::from([("web".to_owned(), Digest::of(b"bad"))]);
+            }),
+            ("not_found", "has no digest", |snapshot, _, _| {
+                snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
+            }),
+            ("fault", "compose up failed", |snapshot, _, _| {
+                snapshot.status.errored = Some("compose up failed".into());
+            }),
+        ];
+        for (word, part, change) in cases {
+            let report = asked(change);
+            assert!(report.answer.contains(part), "{word}: {report:#?}");
+            let holding: Vec<&str> =
+                report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
+            assert_eq!(holding, [word, SCHEDULE]);
+        }
+    }
+
+    #[test]
+    fn what_is_up_to_date_waits_for_the_next_check() {
+        let report = asked(|_, _, _| {});
+        assert_eq!(
+            report.answer,
+            "up to date as of the check at 1970-01-01 00:00:00 UTC; the next check is at 1970-01-01 00:01:30 UTC"
+        );
+        let schedule = report.gates.last().unwrap();
+        assert_eq!(schedule.lifts_at, Timestamp::from_second(90).ok());
+        assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web"));
+    }
+
+    #[test]
+    fn the_first_gate_that_holds_gives_the_answer_and_words_are_said_once() {
+        let report = asked(|snapshot, _, context| {
+            context.engine_error = Some("away");
+            snapshot.status.errored = Some("broken".into());
+        });
+        assert!(report.answer.contains("away"), "{report:#?}");
+        let words: BTreeSet<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
+        assert_eq!(words.len(), report.gates.len());
+    }
+}
