@@ -1,0 +1,69 @@
+//! The layers of the agent: each imports only those below it, so that there are no circles (design.md).
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the top to the ground. `adapters` implement `ports` and are named in `app` only.
+const LAYERS: [&str; 12] = [
+    "main", "cli", "app", "http", "tasks", "project", "audit", "adapters", "service", "ports", "config", "model",
+];
+
+/// What is named in the composition root only.
+const ROOT_ONLY: [(&str, &str); 1] = [("adapters", "app")];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The module of the top level that a file belongs to.
+fn module(root: &Path, file: &Path) -> String {
+    let first = file.strip_prefix(root).unwrap().components().next().unwrap();
+    first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
+}
+
+/// The modules that a source names by `crate::`.
+fn named(source: &str) -> Vec<String> {
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>();
+    source.split("crate::").skip(1).map(name).filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn every_import_goes_down() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let height = |module: &str| LAYERS.iter().position(|layer| *layer == module);
+    let mut wrong = Vec::new();
+    let mut arrows = 0;
+    for file in sources(&root) {
+        let from = module(&root, &file);
+        if from == "lib" {
+            continue;
+        }
+        let Some(own) = height(&from) else {
+            wrong.push(format!("{from} is in no layer"));
+            continue;
+        };
+        let source = fs::read_to_string(&file).unwrap();
+        assert!(!source.contains("crate::{"), "{}: one module an import", file.display());
+        for to in named(&source) {
+            let Some(other) = height(&to) else { continue };
+            arrows += 1;
+            let outside_root = ROOT_ONLY.iter().any(|(only, root)| to == *only && from != *only && from != *root);
+            if other < own || outside_root {
+                wrong.push(format!("{} names {to}", file.strip_prefix(&root).unwrap().display()));
+            }
+        }
+    }
+    assert!(arrows > 100, "the sources were read: {arrows}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
