@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine_stage::{Nobody, Registry, Stage, wait_for};
+use engine_stage::{Nobody, Registry, Stage};
 use evenkeel_agent::adapters::compose::ComposeCli;
 use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
 use evenkeel_agent::config;
@@ -17,6 +17,7 @@ use evenkeel_agent::model::{
     ContainerEvent, EngineError, EventKind, HealthState, Members, Project, State, UpMode,
 };
 use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
+use evenkeel_common::testing::wait_for_async;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tokio::net::{UnixListener, UnixStream};
@@ -59,9 +60,11 @@ async fn a_projects_containers_are_seen_as_they_are() {
     stage.run(&format!("{id}-other"), &["--label", "com.docker.compose.project=other"], &image, &[]);
     // The tag moves on; what the container was made from stays.
     stage.image(&image, "two", &[]);
-    wait_for("healthy and exited", async || {
+    wait_for_async("one to be exited and one healthy", async || {
         let seen = project(&stage).await;
-        seen.len() == 2 && seen[0].state == State::Exited && seen[1].health == Some(HealthState::Healthy)
+        let so =
+            seen.len() == 2 && seen[0].state == State::Exited && seen[1].health == Some(HealthState::Healthy);
+        if so { Ok(()) } else { Err(format!("{seen:#?}")) }
     })
     .await;
 
@@ -448,8 +451,10 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         done = compose.up(&shop, &UpMode::Changed) => panic!("it was done before it could be killed: {done:?}"),
         () = halfway => {}
     }
-    wait_for("the engine has stopped the old one", async || {
-        project(&stage).await.iter().all(|container| container.state != State::Running)
+    wait_for_async("the engine to have stopped the old one", async || {
+        let seen = project(&stage).await;
+        let stopped = seen.iter().all(|container| container.state != State::Running);
+        if stopped { Ok(()) } else { Err(format!("{seen:#?}")) }
     })
     .await;
     let states: HashMap<_, _> = project(&stage).await.into_iter().map(|c| (c.name, c.state)).collect();
@@ -488,30 +493,51 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
     stage.image(&image, "one", &[]);
     // More by hand: EVENKEEL_TEST_CONTAINERS=100.
     let count = std::env::var("EVENKEEL_TEST_CONTAINERS").map_or(20, |text| text.parse().unwrap());
-    let mut ids: Vec<String> =
-        (1..count).map(|n| stage.run(&format!("{}-{n}", stage.id), &[], &image, &["sleep", "100"])).collect();
+    let mut ids: Vec<String> = (1..count)
+        .map(|n| stage.run(&format!("{}-{n}", stage.id), &[], &image, &["sleep", "10000"]))
+        .collect();
     let busy = ["sh", "-c", "while true; do head -c 1000000 /dev/zero > /dev/null; done"];
     ids.push(stage.run(&format!("{}-busy", stage.id), &["--memory", "64m"], &image, &busy));
 
-    let first = stats_of(&stage, &ids).await;
-    sleep(Duration::from_secs(2)).await;
-    let begin = Instant::now();
-    let second = stats_of(&stage, &ids).await;
-    let took = begin.elapsed();
+    // An engine that has no time for an answer is asked again, as the monitor does.
+    let usage = async || -> Result<Vec<ports::Usage>, String> {
+        let all = stats_of(&stage, &ids).await.into_iter();
+        all.map(|one| one.map_err(|error| error.to_string())?.ok_or("it does not run".to_owned())).collect()
+    };
+    let first = wait_for_async("the engine to answer for all", &usage).await;
+    // Where others are busy, too, it takes its time until this one has had some of the processor.
+    let used = |second: &[ports::Usage]| -> Vec<Duration> {
+        first.iter().zip(second).map(|(first, second)| second.cpu.saturating_sub(first.cpu)).collect()
+    };
+    let (second, took) = wait_for_async("the busy one to have worked for a second", async || {
+        let begin = Instant::now();
+        let second = usage().await?;
+        let used = used(&second);
+        if *used.last().unwrap() > Duration::from_secs(1) {
+            Ok((second, begin.elapsed()))
+        } else {
+            Err(format!("{used:?}"))
+        }
+    })
+    .await;
     println!("stats of {count} containers in one pass: {took:?}");
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    // One after the other they would take longer: some engines answer for one container once a second. A machine that is
+    // slow at everything is slow at one, too.
+    let begin = Instant::now();
+    stage.engine.stats(&ids[0]).await.unwrap();
+    let alone = begin.elapsed();
+    let limit = Duration::from_secs(15).max(alone * u32::try_from(count / 2).unwrap());
+    assert!(took < limit, "{took:?}, one alone {alone:?}");
 
     let machine = stage.engine.machine_memory().await.unwrap();
-    let mut shares = Vec::new();
-    for (first, second) in first.into_iter().zip(second) {
-        let (first, second) = (first.unwrap().unwrap(), second.unwrap().unwrap());
+    for second in &second {
         assert!(second.cores > 0 && second.memory > 0 && second.memory < machine, "{second:?}");
-        let time = second.read.duration_since(first.read).as_secs_f64();
-        shares.push(second.cpu.saturating_sub(first.cpu).as_secs_f64() / time);
     }
-    let (busy, idle) = shares.split_last().unwrap();
-    assert!(*busy > 0.05 && *busy < 1.5, "{shares:?}");
-    assert!(idle.iter().all(|share| *share < 0.05), "{shares:?}");
+    let used = used(&second);
+    let (busy, idle) = used.split_last().unwrap();
+    let time = second[ids.len() - 1].read.duration_since(first[ids.len() - 1].read).as_secs_f64();
+    assert!(busy.as_secs_f64() / time < 1.5, "it has one thread: {used:?} in {time} s");
+    assert!(idle.iter().all(|used| *used < *busy / 20), "{used:?}");
 }
 
 #[tokio::test]
@@ -527,7 +553,12 @@ async fn stats_know_the_limit_and_a_stopped_or_unknown_container_has_none() {
     assert_eq!(limit(limited.clone()).await, Some(64 << 20));
     assert!(limit(free).await.is_none_or(|limit| limit >= machine));
     stage.docker(["kill", &limited]);
-    wait_for("no stats once it is stopped", async || stage.engine.stats(&limited).await.unwrap().is_none())
-        .await;
+    wait_for_async("no stats once it is stopped", async || {
+        match stage.engine.stats(&limited).await.unwrap() {
+            None => Ok(()),
+            Some(usage) => Err(format!("{usage:?}")),
+        }
+    })
+    .await;
     assert_eq!(stage.engine.stats(&format!("{}-none", stage.id)).await, Ok(None));
 }

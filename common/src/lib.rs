@@ -19,6 +19,7 @@
 //! | [`telemetry`] | log lines |
 //! | [`tls`] | TLS as a client |
 //! | [`mod@file`] | writing a file whole or not at all |
+//! | `testing` | what the tests of all packages share (feature `testing`) |
 
 pub mod cli;
 pub mod clock;
@@ -35,5 +36,7 @@ pub mod store;
 pub mod supervisor;
 pub mod systemd;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tls;
 pub mod wire;

@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../contract-tests/src/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,12 +12,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use evenkeel_common::testing::{LONG, unused_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// Longest wait for anything here.
-const SOON: Duration = Duration::from_mins(1);
 
 /// A running agent with files of its own.
 struct Daemon {
@@ -37,7 +32,7 @@ impl Daemon {
 
     /// The same where its files are already.
     fn start_in(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
-        let port = port::unused_port();
+        let port = unused_port();
         let path = folder.path().join("config.json");
         fs::write(&path, config(&folder, port, services).to_string()).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
@@ -74,7 +69,7 @@ impl Daemon {
     /// The JSON that a path answers with; `None` when nobody listens.
     fn get(&self, path: &str) -> Option<Value> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        socket.set_read_timeout(Some(SOON)).unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
         write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
         socket.read_to_string(&mut text).ok()?;
@@ -94,13 +89,14 @@ impl Daemon {
     }
 
     fn wait(&mut self, what: &str, mut so: impl FnMut(&Self) -> bool) {
-        let begin = Instant::now();
-        while !so(self) {
+        wait_for(what, || {
+            if so(self) {
+                return Ok(());
+            }
             let dead = self.child.try_wait().unwrap();
-            let goes_on = dead.is_none() && begin.elapsed() < SOON;
-            assert!(goes_on, "never came true: {what} ({dead:?})\n{}", self.log());
-            sleep(Duration::from_millis(20));
-        }
+            assert!(dead.is_none(), "never came true: {what} ({dead:?})\n{}", self.log());
+            Err(self.log())
+        });
     }
 
     fn log(&self) -> String {
@@ -108,14 +104,11 @@ impl Daemon {
     }
 
     fn wait_for_end(&mut self) -> ExitStatus {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begin.elapsed() < SOON, "it does not stop\n{}", self.log());
-            sleep(Duration::from_millis(10));
-        }
+        let log = self.path("log");
+        wait_for("its end", || match self.child.try_wait().unwrap() {
+            Some(status) => Ok(status),
+            None => Err(fs::read_to_string(&log).unwrap()),
+        })
     }
 }
 
@@ -273,7 +266,7 @@ fn the_service_manager_is_told_all_along() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(SOON)).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
     let hear = || {
         let mut buffer = [0; 500];
         let n = manager.recv(&mut buffer).expect("a message in time");

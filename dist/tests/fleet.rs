@@ -2,20 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../contract-tests/src/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use evenkeel_common::testing::{LONG, unused_port, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const SOON: Duration = Duration::from_mins(1);
 const PEOPLE: &str = "0123456789abcdef-people";
 const AGENT: &str = "0123456789abcdef-agent";
 
@@ -29,7 +25,7 @@ struct Fleet {
 impl Fleet {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (warden_port, agent_port) = (port::unused_port(), port::unused_port());
+        let (warden_port, agent_port) = (unused_port(), unused_port());
         let path = |name: &str| folder.path().join(name);
         let warden = json!({
             "api": { "address": [format!("127.0.0.1:{warden_port}")], "token": PEOPLE, "state_path": path("ring.json") },
@@ -88,12 +84,13 @@ impl Fleet {
     }
 
     fn wait(&self, what: &str, so: impl Fn(&Self) -> bool) {
-        let begin = Instant::now();
-        while !so(self) {
-            let log = || fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            assert!(begin.elapsed() < SOON, "never came true: {what}\n{:?}\n{}", self.machine(), log());
-            std::thread::sleep(Duration::from_millis(30));
-        }
+        wait_for(what, || {
+            if so(self) {
+                return Ok(());
+            }
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            Err(format!("{:?}\n{log}", self.machine()))
+        });
     }
 
     /// Waits until the warden counts as many entries as the agent's file has, lacks none, and has written that down.
@@ -126,7 +123,7 @@ fn lines(path: &Path) -> Vec<Value> {
 /// The JSON that a daemon answers with; `null` where it answers with something else.
 fn ask(port: u16, method: &str, path: &str) -> Option<Value> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
     write!(socket, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     socket.read_to_string(&mut text).ok()?;

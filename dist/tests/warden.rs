@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../contract-tests/src/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use evenkeel_common::testing::{LONG, unused_port, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const PEOPLE: &str = "0123456789abcdef-people";
 const AGENT: &str = "0123456789abcdef-agent";
-const PATIENCE: Duration = Duration::from_mins(1);
 
 fn evenkeel(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
@@ -49,7 +46,7 @@ struct Warden {
 impl Warden {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = port::unused_port();
+        let port = unused_port();
         let config = json!({
             "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("state/s.json")},
             "agents": [{"id": "a", "url": "http://127.0.0.1:1", "token": "$AGENT"}],
@@ -77,11 +74,9 @@ impl Warden {
     }
 
     fn wait(&self) {
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(start.elapsed() < PATIENCE, "no warden: {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.eventually("the warden listens", |warden| {
+            TcpStream::connect(("127.0.0.1", warden.port)).map(drop).map_err(|error| error.to_string())
+        });
     }
 
     fn log(&self) -> String {
@@ -91,14 +86,11 @@ impl Warden {
     fn signal(&mut self, signal: &str) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not stop: {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let log = self.folder.path().join("log");
+        wait_for("its end", || match self.child.try_wait().unwrap() {
+            Some(status) => Ok(status.code()),
+            None => Err(fs::read_to_string(&log).unwrap()),
+        })
     }
 
     fn hang_up(&self) {
@@ -107,11 +99,7 @@ impl Warden {
     }
 
     fn eventually(&self, what: &str, holds: impl Fn(&Self) -> Result<(), String>) {
-        let start = Instant::now();
-        while let Err(last) = holds(self) {
-            assert!(start.elapsed() < Duration::from_mins(1), "{what}: {last}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for(what, || holds(self).map_err(|seen| format!("{seen}\n{}", self.log())));
     }
 
     /// Writes another configuration, these agents and that token for people, and has it read.
@@ -136,7 +124,7 @@ impl Warden {
 
     fn stream(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         stream
     }
@@ -287,7 +275,7 @@ fn a_second_warden_on_the_same_state_is_refused() {
     let second = tempfile::tempdir().unwrap();
     let mut config: Value =
         serde_json::from_str(&fs::read_to_string(warden.folder.path().join("warden.json")).unwrap()).unwrap();
-    let port = port::unused_port();
+    let port = unused_port();
     config["api"]["address"] = json!([format!("127.0.0.1:{port}")]);
     // The same file by another name.
     let link = second.path().join("link.json");
@@ -460,7 +448,7 @@ mod terminal {
             let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
             command.args(["warden-config", "--config"]).arg(&path).env_clear().env("TERM", term);
             let mut session = Session::spawn(command).unwrap();
-            session.set_expect_timeout(Some(PATIENCE));
+            session.set_expect_timeout(Some(LONG));
             Self { session, folder }
         }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use evenkeel_common::clock::SystemClock;
 use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::testing::wait_for_async;
 use evenkeel_common::wire::MachineRecord;
 use evenkeel_warden::entry;
 use evenkeel_warden::heartbeat::Heartbeat;
@@ -25,11 +26,7 @@ use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_mins(1), "{what} did not come");
-        sleep(Duration::from_millis(20)).await;
-    }
+    wait_for_async(what, async || if holds() { Ok(()) } else { Err("nothing of it".to_owned()) }).await;
 }
 
 fn ring(ids: &[&str], state: State) -> Arc<Ring> {

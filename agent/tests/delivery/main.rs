@@ -4,8 +4,6 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../contract-tests/src/port.rs"]
-mod port;
 mod receiver;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use evenkeel_common::testing::{unused_port, wait_for};
 use evenkeel_common::wire::AuditEntry;
 use receiver::{Answer, Receiver};
 use rustix::process::{Pid, Signal, kill_process};
@@ -245,7 +244,7 @@ impl Agent {
     }
 
     fn start(folder: &Path, config: Value) -> Self {
-        let port = port::unused_port();
+        let port = unused_port();
         write_agent_config(folder, port, config);
         let child = Command::new(PROGRAM)
             .args(["--config", &folder.join("config.json").display().to_string()])
@@ -344,18 +343,6 @@ fn stored(receiver: &Receiver) -> Vec<(u64, AuditEntry)> {
     stored
 }
 
-fn wait_for(what: &str, mut check: impl FnMut() -> Result<(), String>) {
-    let deadline = Instant::now() + Duration::from_secs(45);
-    let mut last;
-    while {
-        last = check();
-        last.is_err()
-    } {
-        assert!(Instant::now() < deadline, "{what}: {last:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
     let folder = TempDir::new().unwrap();
@@ -419,7 +406,7 @@ fn an_entry_that_is_refused_holds_up_no_other() {
 #[test]
 fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
     let folder = TempDir::new().unwrap();
-    let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", port::unused_port()));
+    let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", unused_port()));
     wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
     let begin = Instant::now();
     agent.end(Signal::TERM);

@@ -1,9 +1,6 @@
 //! A corner of a real container engine for one test: unique names, images made from busybox, all of it removed at
 //! the end, also after a failure.
 
-#[path = "../../../contract-tests/src/port.rs"]
-mod port;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -12,15 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint, PullAuth, Surroundings};
 use evenkeel_agent::config::Runtime;
 use evenkeel_agent::ports::Engine as _;
+use evenkeel_common::testing::{unused_port, wait_for_async};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep};
 
 /// Goes without logging in.
 pub(crate) struct Nobody;
@@ -164,7 +160,7 @@ impl Registry {
     /// Starts one on a free port, without any authentication.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let host = format!("127.0.0.1:{}", port::unused_port());
+        let host = format!("127.0.0.1:{}", unused_port());
         let config = folder.path().join("config.yml");
         let storage = folder.path().join("storage");
         let text = format!(
@@ -181,7 +177,10 @@ impl Registry {
             .spawn()
             .expect("these tests need docker-registry: install the package docker-registry");
         let registry = Self { child, host, _folder: folder };
-        wait_for("the registry listens", async || TcpStream::connect(&registry.host).is_ok()).await;
+        wait_for_async("the registry to listen", async || {
+            TcpStream::connect(&registry.host).map(drop).map_err(|error| error.to_string())
+        })
+        .await;
         registry
     }
 }
@@ -190,14 +189,5 @@ impl Drop for Registry {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits until something is so, for at most 20 seconds.
-pub(crate) async fn wait_for(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let begin = Instant::now();
-    while !so().await {
-        assert!(begin.elapsed() < Duration::from_mins(1), "never came true: {what}");
-        sleep(Duration::from_millis(50)).await;
     }
 }

@@ -2,17 +2,13 @@
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
 
 use super::tests::{LARGE, PATIENCE, Running, assert_error, body, header, rest, status, until};
 use super::*;
+use crate::testing::wait_for_async;
 
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come");
-        sleep(Duration::from_millis(10)).await;
-    }
+    wait_for_async(what, async || if holds() { Ok(()) } else { Err("nothing of it".to_owned()) }).await;
 }
 
 async fn write(server: &Running, text: &[u8]) -> TcpStream {
@@ -124,11 +120,11 @@ async fn where_all_connections_are_at_work_one_more_gets_503() {
     assert!(header(&refusal, "retry-after").is_some());
     assert_eq!(header(&refusal, "x-content-type-options"), Some("nosniff"));
     drop(streams);
-    let start = Instant::now();
-    while status(&server.ask("GET", "/status").await) != 200 {
-        assert!(start.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(20)).await;
-    }
+    wait_for_async("a place", async || match status(&server.ask("GET", "/status").await) {
+        200 => Ok(()),
+        other => Err(other.to_string()),
+    })
+    .await;
     server.finish().await;
 }
 
