@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{Writer, debug_fn, format};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
@@ -88,18 +88,21 @@ where
     }
 }
 
-/// The filter, and what is wrong with the environment's.
-fn filter(from_environment: Option<&str>, verbose: bool) -> (EnvFilter, Option<String>) {
-    let ours = || {
-        let debug = if verbose { OURS.map(|name| format!(",{name}=debug")).concat() } else { String::new() };
-        EnvFilter::new(format!("info{debug}"))
+/// The filter by targets and levels, and what is wrong with the environment's. Filters by spans are not taken: there are
+/// no spans, and their patterns would need a regex engine.
+fn filter(from_environment: Option<&str>, verbose: bool) -> (Targets, Option<String>) {
+    let default = || {
+        let targets = Targets::new().with_default(Level::INFO);
+        if verbose { targets.with_targets(OURS.map(|name| (name, Level::DEBUG))) } else { targets }
     };
-    match from_environment {
-        Some(text) if !text.trim().is_empty() => match EnvFilter::try_new(text) {
-            Ok(filter) => (filter, None),
-            Err(error) => (ours(), Some(error.to_string())),
-        },
-        _ => (ours(), None),
+    let directives = from_environment.unwrap_or_default().split(',').map(str::trim);
+    let directives: Vec<&str> = directives.filter(|directive| !directive.is_empty()).collect();
+    if directives.is_empty() {
+        return (default(), None);
+    }
+    match directives.join(",").parse() {
+        Ok(filter) => (filter, None),
+        Err(error) => (default(), Some(error.to_string())),
     }
 }
 
@@ -185,8 +188,15 @@ mod tests {
     fn the_environment_wins_and_a_bad_one_is_told() {
         assert_eq!(filter(Some("debug"), false).0.to_string(), "debug");
         assert_eq!(filter(None, false).0.to_string(), "info");
-        assert_eq!(filter(Some(" "), false).0.to_string(), "info");
-        assert!(filter(None, true).0.to_string().contains("evenkeel_agent=debug"));
+        for nothing in [" ", ",", " , "] {
+            assert_eq!(filter(Some(nothing), false).0.to_string(), "info");
+        }
+        let one = filter(Some("warn, evenkeel_agent=trace,"), true).0;
+        assert!(one.would_enable("evenkeel_agent::service", &Level::TRACE));
+        assert!(one.would_enable("hyper", &Level::WARN) && !one.would_enable("hyper", &Level::INFO));
+        let verbose = filter(None, true).0;
+        assert!(verbose.would_enable("evenkeel_agent::service", &Level::DEBUG));
+        assert!(verbose.would_enable("hyper", &Level::INFO) && !verbose.would_enable("hyper", &Level::DEBUG));
         let (used, fault) = filter(Some("a=b=c"), false);
         assert_eq!(used.to_string(), "info");
         assert!(fault.is_some());

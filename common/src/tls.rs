@@ -19,6 +19,12 @@ pub fn client_config() -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
 }
 
+/// TLS settings that trust no certificate, for a client that so far needs plain HTTP only: the authorities take time and
+/// memory to load.
+pub fn client_config_without_roots() -> ClientConfig {
+    builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+}
+
 /// TLS settings that take any certificate, for `registry.insecure` (spec 2.9).
 pub fn unverified_client_config() -> ClientConfig {
     builder()

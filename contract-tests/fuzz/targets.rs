@@ -12,10 +12,8 @@ use evenkeel_common::clock::Clock;
 use evenkeel_common::config::{Configuration, Findings, json};
 use evenkeel_common::wire::{AuditEntry, FleetEntry, Kind, Level};
 use evenkeel_warden::config::Config;
-use evenkeel_warden::entry;
-use evenkeel_warden::machines::Machine;
-use evenkeel_warden::ring::{KEPT, Ring};
-use evenkeel_warden::state_file::State;
+use evenkeel_warden::fleet::{Fleet, Machine, PERSISTED_ENTRIES, SavedState, entry};
+use evenkeel_warden::state_file;
 use jiff::Timestamp;
 
 /// A time that stands still.
@@ -30,7 +28,7 @@ impl Clock for Noon {
 /// Bodies of `POST /ingest`, one per line: what is taken is bounded, one line of JSON, and read back as it is; what
 /// is refused has a reason of bounded length; a number counts once.
 pub(crate) fn ingest(input: &[u8]) {
-    let ring = Ring::new(["box".to_owned()], State::default(), Arc::new(Noon));
+    let fleet = Fleet::new(["box".to_owned()], SavedState::default(), Arc::new(Noon));
     for body in input.split(|byte| *byte == b'\n') {
         let entry = match entry::parse(body, "box") {
             Ok(entry) => entry,
@@ -44,46 +42,46 @@ pub(crate) fn ingest(input: &[u8]) {
         // A control character takes six bytes.
         assert!(line.len() < 6 * 24 * 1024 && !line.contains('\n'), "{} bytes", line.len());
         assert_eq!(serde_json::from_str::<FleetEntry>(&line).expect("it can be read"), entry);
-        ring.take(&entry);
+        fleet.store(&entry);
         if entry.seq.is_some() {
-            assert!(!ring.take(&entry), "sent again it is not stored again: {line}");
+            assert!(!fleet.store(&entry), "sent again it is not stored again: {line}");
         }
     }
-    is_sound(&ring);
+    is_sound(&fleet);
 }
 
 /// Contents of the warden's state file: what is accepted makes a warden that works, and that goes on counting.
 pub(crate) fn warden_state(input: &[u8]) {
-    let Ok((state, _)) = State::parse(input) else { return };
+    let Ok((state, _)) = state_file::parse(input) else { return };
     let ids: Vec<String> = state.machines.iter().map(|machine| machine.id().to_owned()).collect();
-    let ring = Ring::new(ids.iter().cloned(), state, Arc::new(Noon));
-    is_sound(&ring);
-    let (_, before, _) = ring.state();
+    let fleet = Fleet::new(ids.iter().cloned(), state, Arc::new(Noon));
+    is_sound(&fleet);
+    let (_, before, _) = fleet.snapshot();
     for (id, seq) in ids.iter().zip([0, 1, 2, u64::MAX - 1, u64::MAX].into_iter().cycle()) {
         let body = format!(
             r#"{{"timestamp":"2027-01-02T03:04:05Z","service":"web","event":"updated","message":"m","level":"info","seq":{seq}}}"#
         );
-        ring.take(&entry::parse(body.as_bytes(), id).expect("it is an entry"));
-        ring.heard(id, Err("no answer".to_owned()));
-        ring.heard(id, Ok(()));
+        fleet.store(&entry::parse(body.as_bytes(), id).expect("it is an entry"));
+        fleet.record_heartbeat(id, Err("no answer".to_owned()));
+        fleet.record_heartbeat(id, Ok(()));
     }
-    ring.know(["another".to_owned()]);
-    is_sound(&ring);
-    assert!(ring.state().1 >= before, "ids rise");
+    fleet.set_agents(["another".to_owned()]);
+    is_sound(&fleet);
+    assert!(fleet.snapshot().1 >= before, "ids rise");
 }
 
-fn is_sound(ring: &Ring) {
-    for record in ring.records() {
+fn is_sound(fleet: &Fleet) {
+    for record in fleet.machine_records() {
         serde_json::to_string(&record).expect("a record can be written");
         record.counts_by_level.total();
     }
-    let (lines, next, machines) = ring.state();
-    assert!(lines.len() <= KEPT && lines.len() as u64 <= next);
+    let (lines, next, machines) = fleet.snapshot();
+    assert!(lines.len() <= PERSISTED_ENTRIES && lines.len() as u64 <= next);
     for line in lines {
-        serde_json::from_str::<FleetEntry>(&line).expect("the next life can read it");
+        serde_json::from_str::<FleetEntry>(&line).expect("a restart can read it");
     }
     let text = serde_json::to_string(&machines).expect("machines can be written");
-    assert_eq!(serde_json::from_str::<Vec<Machine>>(&text).expect("the next life can read them"), machines);
+    assert_eq!(serde_json::from_str::<Vec<Machine>>(&text).expect("a restart can read them"), machines);
 }
 
 /// Bodies of `POST /registry/events`.

@@ -4,6 +4,8 @@
 //! state, with a deadline, and say what they saw last. Whatever a test makes carries the label
 //! [`LABEL`] or a name that begins with [`PREFIX`]; it is removed on drop, and swept by `dist/test.sh`.
 
+#![cfg(feature = "harness")]
+
 mod agent;
 mod asker;
 mod browser;

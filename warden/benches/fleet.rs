@@ -1,13 +1,18 @@
-//! How much the warden bears: entries of 200 agents, fanned out to 100 clients, and 2,000 clients that only listen.
+//! Benchmark: memory at rest, entries of 200 agents fanned out to 100 clients, and 2,000 idle streams.
 //!
 //! `cargo bench -p evenkeel-warden` builds the release program, runs it as a process on this machine, and prints
 //! figures. Agents, clients and warden share the machine's cores. The load is open-loop: each entry has a time at
 //! which it is due, and its latency counts from then.
+//!
+//! Size and memory at rest are those of the packaged program: build it with `cargo build --release -p evenkeel`, or name
+//! one with `$EVENKEEL_BIN`. `$EVENKEEL_OTHER` names a second program with the same flags (`--mode warden --config FILE`),
+//! which gets the same work; the ratios to it are printed.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,12 +26,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-const PEOPLE: &str = "0123456789abcdef-people";
+const API_TOKEN: &str = "0123456789abcdef-people";
 const AGENTS: u64 = 200;
 const RATE: u64 = 5000;
 const SECONDS: u64 = 20;
 const CLIENTS: usize = 100;
 const IDLE: usize = 2000;
+/// What the packaged program may take (issue 11), in MiB.
+const MAX_SIZE: f64 = 9.0;
+const MAX_AT_REST: f64 = 7.0;
+/// Starts of which the middle one counts.
+const STARTS: usize = 5;
 
 struct Warden {
     child: Child,
@@ -36,18 +46,23 @@ struct Warden {
 
 impl Warden {
     fn start() -> Self {
+        Self::run(Path::new(env!("CARGO_BIN_EXE_evenkeel-warden")), &[], AGENTS)
+    }
+
+    fn run(program: &Path, flags: &[&str], agents: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let agents: Vec<_> = (0..AGENTS)
+        let agents: Vec<_> = (0..agents)
             .map(|n| json!({"id": format!("agent-{n}"), "url": format!("http://{at}"), "token": token(n)}))
             .collect();
         let config = json!({
-            "api": {"address": [at.to_string()], "token": PEOPLE, "state_path": folder.path().join("state.json")},
+            "api": {"address": [at.to_string()], "token": API_TOKEN, "state_path": folder.path().join("state.json")},
             "agents": agents,
         });
         let path = folder.path().join("warden.json");
         fs::write(&path, config.to_string()).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-warden"))
+        let child = Command::new(program)
+            .args(flags)
             .arg("--config")
             .arg(path)
             .stderr(Stdio::null())
@@ -58,8 +73,13 @@ impl Warden {
 
     /// Resident memory in MiB.
     fn memory(&self) -> f64 {
+        self.status("VmRSS:")
+    }
+
+    /// A figure of `/proc/<pid>/status` in MiB.
+    fn status(&self, key: &str) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(key)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 
@@ -112,6 +132,55 @@ async fn connect(at: SocketAddr) -> TcpStream {
     }
 }
 
+/// The packaged program: `$EVENKEEL_BIN`, or the one that was built last.
+fn packaged() -> Option<PathBuf> {
+    let built = || Path::new(env!("CARGO_BIN_EXE_evenkeel-warden")).with_file_name("evenkeel");
+    Some(std::env::var_os("EVENKEEL_BIN").map_or_else(built, PathBuf::from))
+        .filter(|program| program.exists())
+}
+
+/// Resident memory of a program in mode `warden`, and the part that is not from files, 10 s after its first answer.
+async fn at_rest(program: &Path) -> (f64, f64) {
+    let mut figures = Vec::new();
+    for _ in 0..STARTS {
+        let warden = Warden::run(program, &["--mode", "warden"], 1);
+        drop(connect(warden.at).await);
+        sleep(Duration::from_secs(10)).await;
+        figures.push((warden.memory(), warden.status("RssAnon:")));
+    }
+    figures.sort_by(|one, other| one.0.total_cmp(&other.0));
+    figures[STARTS / 2]
+}
+
+fn size(program: &Path) -> f64 {
+    fs::metadata(program).unwrap().len() as f64 / 1024.0 / 1024.0
+}
+
+/// Size and memory at rest of the packaged program, beside the other one.
+async fn lean() {
+    let Some(program) = packaged() else {
+        println!("NOT MEASURED: the packaged program (cargo build --release -p evenkeel)");
+        return;
+    };
+    let (size_of_ours, (ours, private)) = (size(&program), at_rest(&program).await);
+    println!("size of {}: {size_of_ours:.2} MiB", program.display());
+    println!("at rest: {ours:.1} MiB (of it {private:.1} MiB not from files)");
+    if let Some(other) = std::env::var_os("EVENKEEL_OTHER").map(PathBuf::from) {
+        let (size_of_other, (theirs, private)) = (size(&other), at_rest(&other).await);
+        println!(
+            "size of {}: {size_of_other:.2} MiB, ratio {:.2}",
+            other.display(),
+            size_of_ours / size_of_other
+        );
+        println!(
+            "at rest: {theirs:.1} MiB (of it {private:.1} MiB not from files), ratio {:.2}",
+            ours / theirs
+        );
+    }
+    assert!(size_of_ours < MAX_SIZE, "more than {MAX_SIZE} MiB on disk");
+    assert!(ours < MAX_AT_REST, "more than {MAX_AT_REST} MiB at rest");
+}
+
 /// One request, and how long its answer took from `due` on.
 async fn exchange(stream: &mut TcpStream, request: &[u8], expected: &str, due: Instant) -> Duration {
     stream.write_all(request).await.unwrap();
@@ -123,7 +192,7 @@ async fn exchange(stream: &mut TcpStream, request: &[u8], expected: &str, due: I
     due.elapsed()
 }
 
-/// Follows the entries until `done`; counts them, and the comments that say that some were missed.
+/// Follows the entries until `done`; counts them and the reported gaps.
 async fn follow(
     at: SocketAddr,
     entries: Arc<AtomicU64>,
@@ -132,11 +201,11 @@ async fn follow(
     done: Arc<AtomicBool>,
 ) {
     let mut stream = connect(at).await;
-    let request = format!("GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={PEOPLE}\r\n\r\n");
+    let request = format!("GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={API_TOKEN}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let (data, gap) = (memmem::Finder::new(b"data: {"), memmem::Finder::new(b": missed"));
     let mut buffer = vec![0; 256 * 1024];
-    // What may be the beginning of a mark that goes on in the next read.
+    // Bytes that may be the beginning of a mark that the next read completes.
     let mut kept = 0;
     let mut is_ready = false;
     while !done.load(Ordering::Relaxed) {
@@ -220,7 +289,7 @@ async fn load(warden: &Warden) {
         milliseconds(&latencies, 0.999),
         milliseconds(&latencies, 1.0)
     );
-    println!("fan-out to {CLIENTS} clients: {got} of {expected} frames, {gaps} gaps told");
+    println!("fan-out to {CLIENTS} clients: {got} of {expected} frames, {gaps} gaps reported");
     println!("warden meanwhile: {:.0} % of one core, {memory:.0} MiB", cpu / took * 100.0);
     assert!(got == expected && gaps == 0, "a client missed entries");
 }
@@ -230,7 +299,7 @@ async fn idle(warden: &Warden) {
     let mut streams = Vec::new();
     for _ in 0..IDLE {
         let mut stream = connect(warden.at).await;
-        let request = format!("GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={PEOPLE}\r\n\r\n");
+        let request = format!("GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={API_TOKEN}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = [0; 12];
         stream.read_exact(&mut head).await.unwrap();
@@ -256,7 +325,7 @@ async fn idle(warden: &Warden) {
     assert!(warden.memory() < 150.0, "more than 150 MiB");
 }
 
-/// The time of an answer to a wrong token tells nothing about the right ones.
+/// The response time for a wrong token reveals nothing about the right ones.
 async fn wrong_tokens(warden: &Warden) {
     let mut stream = connect(warden.at).await;
     let right = token(0);
@@ -288,9 +357,9 @@ fn main() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
+        lean().await;
         let warden = Warden::start();
         drop(connect(warden.at).await);
-        println!("idle: {:.1} MiB", warden.memory());
         wrong_tokens(&warden).await;
         drop(warden);
         let warden = Warden::start();

@@ -1,4 +1,4 @@
-//! The warden's command line: flags, and what the exit codes mean (DECISIONS 2).
+//! The warden's command line: flags, subcommands, exit codes (DECISIONS 2).
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ pub struct Args {
     /// Configuration file
     #[arg(long, value_name = "PATH", default_value = DEFAULT_CONFIG, global = true)]
     pub config: PathBuf,
-    /// What every mode has
+    /// Common flags
     #[command(flatten)]
     pub flags: Flags,
 }
@@ -33,10 +33,10 @@ struct Command {
     task: Option<Task>,
 }
 
-/// What the warden's program can do besides running.
+/// The warden's subcommands.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum Task {
-    /// Create or edit the warden's configuration in a conversation
+    /// Create or edit the warden's configuration interactively
     WardenConfig,
 }
 
@@ -49,8 +49,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked instead of running. `warden-config`: 0 when the file was written or left by choice, 1 when the
-/// conversation was ended before that.
+/// Runs a subcommand. `warden-config`: 0 when the file was written or deliberately left unchanged, 1 when the
+/// conversation was interrupted.
 pub fn perform(task: Task, config: &Path) -> ExitCode {
     match task {
         Task::WardenConfig => wizard::main(config),

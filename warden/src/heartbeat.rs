@@ -1,118 +1,147 @@
-//! Asks every agent how it is, many at once and each within a time of its own (spec 6.4). An agent is judged by what it
-//! answered, or did not answer in its own time: one that could not be asked yet is not offline.
+//! The heartbeat: probes the `/health` of every agent, many at once, each with its own timeout (spec 6.4). An agent that
+//! could not be probed for lack of local resources is not offline.
+//!
+//! Probes of a round start one after the other, not all at once: what a burst needs stays allocated for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_common::tls;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 use rustix::io::Errno;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AgentConfig;
-use crate::live::Watch;
-use crate::ring::Ring;
+use crate::fleet::Fleet;
+use crate::reload::ConfigReceiver;
 
-/// Time between two rounds (spec 8).
+/// Time between two rounds of probes (spec 8).
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Time for one answer, from the first packet to the last byte that is read.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// How many are asked at once.
-pub const AT_ONCE: usize = 512;
-/// Of an answer no more than this is read.
-const MAX_BYTES: usize = 64 * 1024;
+/// Timeout of one probe, from connecting to the last byte that is read.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit on concurrent probes.
+pub const MAX_CONCURRENT: usize = 512;
+/// Time between the starts of two probes; less when that would take more than half of the interval.
+const SPACING: Duration = Duration::from_millis(10);
+/// Limit on the bytes of an answer's body that are read.
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Why there can be no heartbeat at all.
+/// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
-#[error("preparing to ask the agents how they are")]
+#[error("building the HTTP client of the heartbeat")]
 pub struct HeartbeatError(#[from] reqwest::Error);
 
 /// The task.
 pub struct Heartbeat {
     client: Client,
-    live: Watch,
-    ring: Arc<Ring>,
+    /// Whether `client` knows the certificate authorities. They are loaded only when an agent has an https URL.
+    has_roots: bool,
+    config: ConfigReceiver,
+    fleet: Arc<Fleet>,
     interval: Duration,
 }
 
 impl Heartbeat {
-    /// A heartbeat of the agents in force into that ring.
-    pub fn new(live: Watch, ring: Arc<Ring>) -> Result<Self, HeartbeatError> {
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls::client_config())
-            .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::none())
-            // A proxy of the environment is not meant for the agents, and a kept connection may be a dead one.
-            .no_proxy()
-            .pool_max_idle_per_host(0)
-            .build()?;
-        Ok(Self { client, live, ring, interval: INTERVAL })
+    /// A heartbeat of the configured agents that reports to `fleet`.
+    pub fn new(config: ConfigReceiver, fleet: Arc<Fleet>) -> Result<Self, HeartbeatError> {
+        let has_roots = needs_roots(&config.borrow().agents);
+        Ok(Self { client: client(has_roots)?, has_roots, config, fleet, interval: INTERVAL })
     }
 
-    /// Another time between two rounds, for tests.
+    /// Sets another interval between two rounds, for tests.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Asks until `stop` is cancelled, beginning now, and at once when there are others to ask.
+    /// Runs until `stop` is cancelled. The first round starts now, and another one whenever the agents have changed.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut due = Instant::now();
         loop {
-            let agents = self.live.borrow_and_update().clone();
+            let config = self.config.borrow_and_update().clone();
+            if let Err(error) = self.load_roots(&config.agents) {
+                tracing::error!(%error, "agents with https URLs cannot be probed");
+            }
             tokio::select! {
-                () = self.round(&agents.agents) => {}
+                () = self.round(&config.agents) => {}
                 () = stop.cancelled() => return,
             }
             due = (due + self.interval).max(Instant::now());
             tokio::select! {
                 () = sleep_until(due) => {}
-                Ok(()) = self.live.changed() => due = Instant::now(),
+                Ok(()) = self.config.changed() => due = Instant::now(),
                 () = stop.cancelled() => return,
             }
         }
     }
 
+    /// Loads the certificate authorities if these agents need them for the first time.
+    fn load_roots(&mut self, agents: &[AgentConfig]) -> Result<(), HeartbeatError> {
+        if !self.has_roots && needs_roots(agents) {
+            (self.client, self.has_roots) = (client(true)?, true);
+        }
+        Ok(())
+    }
+
     async fn round(&self, agents: &[AgentConfig]) {
-        let unasked = AtomicU64::new(0);
+        let skipped = AtomicU64::new(0);
+        let count = u32::try_from(agents.len()).unwrap_or(u32::MAX).max(1);
+        let spacing = SPACING.min(self.interval / 2 / count);
         stream::iter(agents)
-            .for_each_concurrent(AT_ONCE, |agent| async {
-                let asked = timeout(DEADLINE, self.ask(agent)).await;
-                match asked.unwrap_or_else(|_| Err(Silence::Theirs(no_answer()))) {
-                    Ok(()) => self.ring.heard(&agent.id, Ok(())),
-                    Err(Silence::Theirs(reason)) => self.ring.heard(&agent.id, Err(reason)),
-                    // It says nothing about the agent.
-                    Err(Silence::Ours) => drop(unasked.fetch_add(1, Ordering::Relaxed)),
+            .then(|agent| sleep(spacing).map(move |()| agent))
+            .for_each_concurrent(MAX_CONCURRENT, |agent| async {
+                let probed = timeout(TIMEOUT, self.probe(agent)).await;
+                match probed.unwrap_or_else(|_| Err(ProbeError::Agent(timed_out()))) {
+                    Ok(()) => self.fleet.record_heartbeat(&agent.id, Ok(())),
+                    Err(ProbeError::Agent(reason)) => self.fleet.record_heartbeat(&agent.id, Err(reason)),
+                    Err(ProbeError::Local) => drop(skipped.fetch_add(1, Ordering::Relaxed)),
                 }
             })
             .await;
-        let unasked = unasked.into_inner();
-        if unasked > 0 {
-            tracing::warn!(unasked, "this machine had no open file, port or memory left to ask these agents");
+        let skipped = skipped.into_inner();
+        if skipped > 0 {
+            tracing::warn!(skipped, "agents were not probed: this machine is out of files, ports or memory");
         }
     }
 
-    /// Whether the agent answers. Its words are its own; the address is not in them, since it may hold a secret.
-    async fn ask(&self, agent: &AgentConfig) -> Result<(), Silence> {
+    /// Whether the agent answers. The URL is not part of the error, since it may hold a secret.
+    async fn probe(&self, agent: &AgentConfig) -> Result<(), ProbeError> {
         let url = format!("{}/health", agent.url.expose());
         let sent = self.client.get(url).header(ACCEPT_ENCODING, "identity").send().await;
-        let response = sent.map_err(|error| silence(&error.without_url()))?;
+        let response = sent.map_err(|error| probe_error(&error.without_url()))?;
         let status = response.status();
         if status.is_success() {
             return Ok(());
         }
-        // An agent whose engine is down is an agent that answers (DECISIONS 3); a proxy that says 503 is none.
+        // An agent whose engine is down still answers (DECISIONS 3); a proxy's 503 is not an answer of the agent.
         if status == StatusCode::SERVICE_UNAVAILABLE && is_health(response).await {
             return Ok(());
         }
-        Err(Silence::Theirs(format!("GET /health answers {status}")))
+        Err(ProbeError::Agent(format!("GET /health answers {status}")))
     }
+}
+
+fn needs_roots(agents: &[AgentConfig]) -> bool {
+    agents.iter().any(|agent| !agent.url.expose().starts_with("http://"))
+}
+
+fn client(with_roots: bool) -> Result<Client, HeartbeatError> {
+    let tls = if with_roots { tls::client_config() } else { tls::client_config_without_roots() };
+    let client = Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
+        .redirect(Policy::none())
+        // Proxies from the environment are not meant for agents, and a pooled connection may be a dead one.
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .build()?;
+    Ok(client)
 }
 
 /// Whether a body is a JSON object with a `status`.
@@ -120,44 +149,44 @@ async fn is_health(mut response: Response) -> bool {
     let mut body = Vec::new();
     while let Ok(Some(part)) = response.chunk().await {
         body.extend_from_slice(&part);
-        if body.len() > MAX_BYTES {
+        if body.len() > MAX_BODY_BYTES {
             return false;
         }
     }
     serde_json::from_slice::<serde_json::Value>(&body).is_ok_and(|body| body["status"].is_string())
 }
 
-/// Why there was no answer.
+/// Why a probe failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Silence {
-    /// The agent, or what lies between.
-    Theirs(String),
-    /// This machine could not even ask.
-    Ours,
+enum ProbeError {
+    /// The agent or the network did not answer properly, with the reason.
+    Agent(String),
+    /// This machine is out of resources, which says nothing about the agent.
+    Local,
 }
 
-fn no_answer() -> String {
-    format!("no answer within {} s", DEADLINE.as_secs())
+fn timed_out() -> String {
+    format!("no answer within {} s", TIMEOUT.as_secs())
 }
 
-/// The last cause is what a person wants to know ("connection refused"), without ports and times, so that the same
-/// fault has the same words.
-fn silence(error: &(dyn std::error::Error + 'static)) -> Silence {
+/// Classifies an error. The reason is its root cause ("connection refused"), without ports and times, so that the same
+/// fault has the same text.
+fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
     let is_connect = error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect);
     let mut cause = error;
     loop {
-        if cause.downcast_ref::<std::io::Error>().is_some_and(is_ours) {
-            return Silence::Ours;
+        if cause.downcast_ref::<std::io::Error>().is_some_and(is_local) {
+            return ProbeError::Local;
         }
         let Some(next) = cause.source() else { break };
         cause = next;
     }
     let text: String = cause.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
-    Silence::Theirs(if is_connect { format!("cannot connect: {text}") } else { text })
+    ProbeError::Agent(if is_connect { format!("cannot connect: {text}") } else { text })
 }
 
-/// Whether this machine has run out of something.
-fn is_ours(error: &std::io::Error) -> bool {
+/// Whether this machine is out of resources.
+fn is_local(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(
         code,
@@ -170,13 +199,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_machine_lacks_says_nothing_about_an_agent() {
-        let of = |code: Errno| silence(&std::io::Error::from_raw_os_error(code.raw_os_error()));
-        for ours in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
-            assert_eq!(of(ours), Silence::Ours, "{ours}");
+    fn local_resource_exhaustion_says_nothing_about_an_agent() {
+        let of = |code: Errno| probe_error(&std::io::Error::from_raw_os_error(code.raw_os_error()));
+        for local in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
+            assert_eq!(of(local), ProbeError::Local, "{local}");
         }
-        for theirs in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT] {
-            assert!(matches!(of(theirs), Silence::Theirs(_)), "{theirs}");
+        for remote in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT] {
+            assert!(matches!(of(remote), ProbeError::Agent(_)), "{remote}");
         }
     }
 }

@@ -1,38 +1,48 @@
-//! The warden: collects the audit entries of many agents, shows them live, and says who is there and who is not.
+//! The warden: collects the audit entries of many agents, shows them live, and notices which agents are offline or lose
+//! entries.
+//!
+//! Each module may import only those below it:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`app`] | the composition root: one line a task |
-//! | [`cli`] | flags and exit codes |
+//! | [`cli`] | flags, subcommands, exit codes |
+//! | [`app`] | the composition root: builds everything, spawns the tasks, drains them |
+//! | [`http`] | the endpoints, one line each; authorization of requests; the pages |
+//! | [`heartbeat`], [`state_file`], [`reload`] | the other tasks, and the active configuration |
+//! | [`fleet`] | entries and machines under one lock; what is a duplicate, what is missing, who is online (pure) |
+//! | [`auth`] | tokens, sessions, throttling of wrong tokens |
+//! | [`wizard`] | `warden-config`: creates and edits the configuration file |
 //! | [`config`] | the configuration file, every fault at once |
-//! | [`live`] | the configuration in force, read again on SIGHUP |
-//! | [`access`] | tokens: who may ask |
-//! | [`guesses`] | slows down whoever guesses tokens |
-//! | [`entry`] | an agent's entry as it comes, and as it is kept |
-//! | [`machines`], [`seen`] | pure: who is online, what came, what is missing |
-//! | [`ring`] | the last entries and the machines under one lock |
-//! | [`state_file`] | the same on disk, for the next life |
-//! | [`heartbeat`] | asks every agent how it is |
-//! | [`http`] | the endpoints |
-//! | [`wizard`] | `warden-config` |
 //!
-//! Words: an *agent* is a line of the configuration with an id and a token; a *machine* is what the warden knows of
-//! it; an *entry* is one audit entry of it; *missing* entries are numbers that were skipped and have not come since.
+//! Tasks and what connects them:
+//!
+//! ```text
+//! agents ──POST /ingest──► api ──store────────────► Fleet ──journal──► api ──GET /events──► browsers
+//! agents ◄──GET /health── heartbeat ──record_heartbeat──┘└──revision (watch)──► state file ──► disk
+//! SIGHUP ──► reload ──set_agents──► Fleet
+//!               └──ActiveConfig (watch)──► api, heartbeat
+//! service manager ◄── watchdog
+//! ```
+//!
+//! | word | meaning |
+//! |---|---|
+//! | agent | one of `agents` in the configuration: an id, a URL, a token |
+//! | machine | what the warden knows of an agent |
+//! | entry | one audit entry of an agent |
+//! | duplicate | an entry that arrived before; it is counted and not stored |
+//! | missing | sequence numbers of an agent that were skipped and have not arrived since |
+//! | user | whoever reads the dashboard, with `api.token` or a session |
 
-pub mod access;
 pub mod app;
+pub mod auth;
 pub mod cli;
 pub mod config;
-pub mod entry;
-pub mod guesses;
+pub mod fleet;
 pub mod heartbeat;
 pub mod http;
-pub mod live;
-pub mod machines;
-pub mod ring;
-pub mod seen;
+pub mod reload;
 pub mod state_file;
 pub mod wizard;
 
-/// Name under which the warden itself appears in entries (DECISIONS 3).
+/// The warden's name in its own entries (DECISIONS 3).
 pub const PROGRAM: &str = "warden";

@@ -127,12 +127,21 @@ fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response>
     if is_of_other_site(headers) {
         return refuse("from pages of other sites (Sec-Fetch-Site)");
     }
+    // With `Referrer-Policy: no-referrer` a form of our own page is sent with `Origin: null`. So is one of a sandboxed
+    // frame, which only Sec-Fetch-Site tells from ours; no script can set that header.
+    let is_own_form = |origin: &str| origin == "null" && is_from_own_page(headers);
     for origin in headers.get_all(ORIGIN) {
-        if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host)) {
+        if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host) || is_own_form(origin)) {
             return refuse("when their Origin is not the host that they are sent to");
         }
     }
     Ok(())
+}
+
+/// Whether a browser says that a page of this very origin makes the request.
+fn is_from_own_page(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.next().is_some_and(|site| site == "same-origin") && sites.next().is_none()
 }
 
 /// Whether a browser says that another site's page makes the request.
@@ -273,6 +282,21 @@ mod tests {
             ("localhost:9090", &[("origin", "http://evil.test")], 403),
             ("localhost:9090", &[("origin", "http://evil.test:9090")], 403),
             ("localhost:9090", &[("origin", "null")], 403),
+            ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "same-origin")], 200),
+            ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "none")], 403),
+            ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "same-site")], 403),
+            ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "cross-site")], 403),
+            ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "Same-Origin")], 403),
+            (
+                "localhost:9090",
+                &[("origin", "null"), ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "same-origin")],
+                403,
+            ),
+            (
+                "localhost:9090",
+                &[("origin", "null"), ("origin", "http://evil.test"), ("sec-fetch-site", "same-origin")],
+                403,
+            ),
             ("localhost:9090", &[("origin", "")], 403),
             ("localhost:9090", &[("origin", "localhost:9090")], 403),
             ("localhost:9090", &[("origin", "file://")], 403),

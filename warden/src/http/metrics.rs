@@ -9,43 +9,43 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::Api;
-use crate::access;
-use crate::machines::Machine;
+use crate::auth::tokens;
+use crate::fleet::Machine;
 
-/// What is not in the ring: how many requests were refused.
+/// Counters of refused requests; everything else is computed from the fleet.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    refused: [AtomicU64; 4],
-    logins: [AtomicU64; 3],
+    ingest_refusals: [AtomicU64; 4],
+    login_refusals: [AtomicU64; 3],
 }
 
-/// Why a request to /ingest was refused.
+/// Why a request to `/ingest` was refused.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Refusal {
-    Unauthorised,
+pub(super) enum IngestRefusal {
+    Unauthorized,
     Malformed,
     TooMany,
-    Slowed,
+    Throttled,
 }
 
-/// Why a person's token was refused.
+/// Why a login was refused.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Login {
+pub(super) enum LoginRefusal {
     Wrong,
-    Slowed,
-    Short,
+    Throttled,
+    TooShort,
 }
 
 impl Metrics {
-    pub(super) fn refused_login(&self, why: Login) {
-        self.logins[why as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_login_refusal(&self, why: LoginRefusal) {
+        self.login_refusals[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn refused(&self, why: Refusal) {
-        self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_ingest_refusal(&self, why: IngestRefusal) {
+        self.ingest_refusals[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The text for the scraper. All of it is computed here from what is known, so nothing can disagree.
+    /// Renders all metrics. They are computed here from the current state, so they cannot disagree with it.
     fn text(&self, machines: &[Machine], streams: usize) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
@@ -75,11 +75,11 @@ impl Metrics {
 
         open.set(i64::try_from(streams).unwrap_or(i64::MAX));
         for (reason, count) in
-            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.refused)
+            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.ingest_refusals)
         {
             refused.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
         }
-        for (reason, count) in ["wrong", "slowed", "short"].into_iter().zip(&self.logins) {
+        for (reason, count) in ["wrong", "slowed", "short"].into_iter().zip(&self.login_refusals) {
             logins.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
         }
         for machine in machines {
@@ -94,7 +94,7 @@ impl Metrics {
             ] {
                 entries.with_label_values(&[id, level]).inc_by(count);
             }
-            repeats.with_label_values(&[id]).inc_by(machine.repeats());
+            repeats.with_label_values(&[id]).inc_by(machine.duplicates());
             missing.with_label_values(&[id]).set(i64::try_from(machine.missing()).unwrap_or(i64::MAX));
             if let Some(is_online) = machine.online() {
                 online.with_label_values(&[id]).set(i64::from(is_online));
@@ -112,13 +112,13 @@ fn add<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Res
 }
 
 pub(super) async fn metrics(api: Api, request: Request) -> Response {
-    let bearer = access::bearer(&request.headers).map(str::to_owned);
+    let bearer = tokens::bearer(&request.headers).map(str::to_owned);
     if let Err(refused) =
-        api.check_people(&api.live(), &request.headers, &request.arrival, bearer.into_iter())
+        api.check_api_token(&api.config(), &request.headers, &request.arrival, bearer.into_iter())
     {
         return refused.reply("api.token is needed as bearer");
     }
-    match api.metrics.text(&api.ring.machines_now(), api.limiter.taken()) {
+    match api.metrics.text(&api.fleet.machines(), api.streams.taken()) {
         Ok(text) => {
             let mut response = Response::new(text.into());
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -126,8 +126,8 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
             response
         }
         Err(cause) => {
-            tracing::error!(%cause, "the metrics cannot be made");
-            error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be made")
+            tracing::error!(%cause, "the metrics cannot be rendered");
+            error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be rendered")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints that only read.
+//! `GET /events`, `GET /machines`, `GET /health`.
 
 use std::sync::Arc;
 
@@ -8,32 +8,32 @@ use evenkeel_common::wire::Health;
 
 use super::Api;
 
-const WHO: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
+const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
 
 /// `GET /events`: the last 50 entries, then every new one.
 pub(super) async fn events(api: Api, request: Request) -> Response {
-    // Before it is asked whether the token is right: a token that changes meanwhile ends the stream.
-    let end = api.live().streams.clone();
-    if let Err(refused) = api.admit(&request) {
-        return refused.reply(WHO);
+    // Taken before the token is checked: a token that changes meanwhile ends the stream.
+    let stop = api.config().streams.clone();
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
     }
-    let permit = match api.limiter.admit(request.arrival.peer.ip()) {
+    let permit = match api.streams.admit(request.arrival.peer.ip()) {
         Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    let entries = api.ring.subscribe(sse::last_event_id(&request.headers));
-    sse::reply(sse::frames(entries, None, Arc::clone), end, permit)
+    let entries = api.fleet.subscribe(sse::last_event_id(&request.headers));
+    sse::reply(sse::frames(entries, None, Arc::clone), stop, permit)
 }
 
-/// `GET /machines`: what the page shows beside the entries.
+/// `GET /machines`: the state of every agent.
 pub(super) async fn machines(api: Api, request: Request) -> Response {
-    if let Err(refused) = api.admit(&request) {
-        return refused.reply(WHO);
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
     }
-    json(StatusCode::OK, &api.ring.records())
+    json(StatusCode::OK, &api.fleet.machine_records())
 }
 
-/// `GET /health`: open, and says no more than that the program runs.
+/// `GET /health`: needs no token, and says no more than that the program runs.
 pub(super) async fn health(_: Api, _: Request) -> Response {
     json(
         StatusCode::OK,

@@ -3,6 +3,32 @@
   const given = new URLSearchParams(location.search);
   given.delete("token");
   const view = given.size ? `?${given}` : "";
-  document.querySelector("form").action = `/login${view}`;
+  const form = document.querySelector("form");
+  const refused = document.querySelector("#refused");
+  form.action = `/login${view}`;
   history.replaceState(null, "", `/${view}`);
+
+  // The page sends no referrer, so a plain form would name no origin either, and over plain HTTP to another machine a
+  // browser does not say in another way that the form is our own. A request of a script names its origin.
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const body = new URLSearchParams(new FormData(form));
+    let why = "No connection. Is the program running?";
+    try {
+      const response = await fetch(form.action, {
+        method: "POST", body, redirect: "manual", cache: "no-store",
+        headers: { accept: "application/json" }, signal: AbortSignal.timeout(20000),
+      });
+      // What a login leads to is not followed here: that is a redirect that the script cannot look into.
+      if (response.type === "opaqueredirect") return location.replace(`/${view}`);
+      const answer = await response.json().catch(() => null);
+      why = answer?.error ?? `It answered ${response.status}.`;
+    } catch {
+      // What `why` says already.
+    }
+    refused.textContent = why;
+    refused.hidden = false;
+    form.reset();
+    document.querySelector("#token").focus();
+  });
 }

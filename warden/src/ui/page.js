@@ -88,7 +88,7 @@ async function readMachines() {
     throw fault;
   }
   document.body.dataset.ready = "1";
-  // Only who is logged in gets that answer.
+  // The answer shows that there is a session to end.
   shows(byId("logout"), true);
   showMachines();
 }
@@ -96,7 +96,7 @@ async function readMachines() {
 byId("logout").addEventListener("click", async () => {
   try {
     await ask("POST", "/logout");
-    // The way back leads nowhere, either.
+    // The back button must not lead to a page that is logged out.
     location.replace("/");
   } catch (fault) {
     toast("You are still logged in.", fault.message, "failed");
@@ -118,7 +118,7 @@ function showMachines() {
   reconcile(byId("machines"), machines, (m) => m.id, machineCard);
   shows(byId("no-machines"), machines.length === 0);
   says(byId("no-machines-title"), "No machines are configured");
-  says(byId("no-machines-text"), "Add each agent under \"agents\" in the warden's configuration file, or run warden-config, then restart the warden.");
+  says(byId("no-machines-text"), "Add each agent under \"agents\" in the warden's configuration file, or run warden-config, then reload the warden (SIGHUP).");
   offer("machine", [...machines.map((m) => m.id), ...events.map(machineOf)]);
 }
 
@@ -212,7 +212,7 @@ function showEvents() {
   shows(byId("no-events"), visible === 0);
   if (!visible) {
     says(byId("no-events-title"), events.length ? "No event matches" : "No entries yet");
-    says(byId("no-events-text"), events.length ? "Nothing fits these filters together."
+    says(byId("no-events-text"), events.length ? "No entry matches all of these filters."
       : "Set push.warden_url and push.token in an agent's configuration to this warden, and its entries appear here.");
   }
   const inOrder = [...fleet.values()].sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));

@@ -66,27 +66,27 @@ impl Draft {
     }
 
     /// A text of an agent.
-    pub(super) fn agent(&self, place: usize, key: &str) -> String {
-        self.agents().get(place).map(|agent| shown(&agent[key])).unwrap_or_default()
+    pub(super) fn agent(&self, index: usize, key: &str) -> String {
+        self.agents().get(index).map(|agent| shown(&agent[key])).unwrap_or_default()
     }
 
-    /// Sets a text of an agent; one place behind the last is a new agent.
-    pub(super) fn set_agent(&mut self, place: usize, key: &str, value: &str) {
+    /// Sets a text of an agent; one index behind the last is a new agent.
+    pub(super) fn set_agent(&mut self, index: usize, key: &str, value: &str) {
         let Some(agents) = self.0["agents"].as_array_mut() else { return };
-        if place == agents.len() {
+        if index == agents.len() {
             agents.push(json!({}));
         }
-        if let Some(agent) = agents.get_mut(place) {
+        if let Some(agent) = agents.get_mut(index) {
             agent[key] = json!(value);
         }
     }
 
     /// Takes an agent out.
-    pub(super) fn remove_agent(&mut self, place: usize) {
+    pub(super) fn remove_agent(&mut self, index: usize) {
         if let Some(agents) = self.0["agents"].as_array_mut()
-            && place < agents.len()
+            && index < agents.len()
         {
-            agents.remove(place);
+            agents.remove(index);
         }
     }
 

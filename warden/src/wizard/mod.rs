@@ -19,8 +19,8 @@ use std::process::ExitCode;
 use evenkeel_common::config::source::{self, ReadError};
 
 use draft::Draft;
-use prompt::{Plain, Prompt, Stop, Terminal};
-use session::{End, Session};
+use prompt::{Plain, Prompt, PromptError, Terminal};
+use session::{Outcome, Session};
 
 /// The subcommand: 0 when the file was written or left as it was by choice, 1 when the conversation broke off.
 pub fn main(path: &Path) -> ExitCode {
@@ -47,9 +47,9 @@ fn converse(path: &Path, prompt: &mut dyn Prompt) -> ExitCode {
     };
     let mut session = Session::new(path, text, draft, &|name| std::env::var(name).ok());
     match session.run(prompt) {
-        Ok(End::Written | End::Unchanged) => ExitCode::SUCCESS,
-        Err(Stop::Broken(error)) => refuse(path, &format!("the conversation broke off: {error}")),
-        Err(Stop::Ended | Stop::Back) => refuse(path, "left as it was"),
+        Ok(Outcome::Written | Outcome::Unchanged) => ExitCode::SUCCESS,
+        Err(PromptError::Io(error)) => refuse(path, &format!("the conversation broke off: {error}")),
+        Err(PromptError::Interrupted | PromptError::Cancelled) => refuse(path, "left as it was"),
     }
 }
 

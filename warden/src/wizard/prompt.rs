@@ -1,4 +1,4 @@
-//! How a question is put: with a well-kept prompt library on a terminal, as plain lines on a pipe.
+//! How questions are asked: with a prompt library on a terminal, as plain lines on a pipe.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -8,71 +8,71 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Stop {
-    /// The person wants to go back a step.
-    Back,
-    /// The person wants to end it (Ctrl-C), or there is no more input.
-    Ended,
+pub(super) enum PromptError {
+    /// The user left the question (Esc).
+    Cancelled,
+    /// The user pressed Ctrl-C, or the input has ended.
+    Interrupted,
     /// The terminal or the pipe failed.
-    Broken(io::Error),
+    Io(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for PromptError {
     fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+        Self::Io(error)
     }
 }
 
-impl From<InquireError> for Stop {
+impl From<InquireError> for PromptError {
     fn from(error: InquireError) -> Self {
         match error {
-            InquireError::OperationCanceled => Self::Back,
-            InquireError::OperationInterrupted => Self::Ended,
-            InquireError::IO(error) => Self::Broken(error),
-            other => Self::Broken(io::Error::other(other.to_string())),
+            InquireError::OperationCanceled => Self::Cancelled,
+            InquireError::OperationInterrupted => Self::Interrupted,
+            InquireError::IO(error) => Self::Io(error),
+            other => Self::Io(io::Error::other(other.to_string())),
         }
     }
 }
 
-/// Who asks the person.
+/// A user interface for questions.
 pub(super) trait Prompt {
-    /// Says something.
-    fn say(&mut self, text: &str) -> Result<(), Stop>;
-    /// Which of these? Gives its place.
-    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, Stop>;
-    /// A text; `default` when nothing is typed.
-    fn text(&mut self, question: &str, default: &str) -> Result<String, Stop>;
-    /// A text that is not shown while it is typed.
-    fn secret(&mut self, question: &str) -> Result<String, Stop>;
-    /// Yes or no?
-    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, Stop>;
+    /// Prints a text.
+    fn say(&mut self, text: &str) -> Result<(), PromptError>;
+    /// Asks for one of `choices`; its index.
+    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, PromptError>;
+    /// Asks for a text; `default` when nothing is typed.
+    fn text(&mut self, question: &str, default: &str) -> Result<String, PromptError>;
+    /// Asks for a text that is not echoed.
+    fn secret(&mut self, question: &str) -> Result<String, PromptError>;
+    /// Asks yes or no.
+    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, PromptError>;
 }
 
 /// A terminal.
 pub(super) struct Terminal;
 
 impl Prompt for Terminal {
-    fn say(&mut self, text: &str) -> Result<(), Stop> {
+    fn say(&mut self, text: &str) -> Result<(), PromptError> {
         Ok(writeln!(io::stderr(), "{text}")?)
     }
 
-    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, Stop> {
+    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, PromptError> {
         let select = Select::new(question, choices.to_vec()).with_page_size(12);
         Ok(select.raw_prompt()?.index)
     }
 
-    fn text(&mut self, question: &str, default: &str) -> Result<String, Stop> {
+    fn text(&mut self, question: &str, default: &str) -> Result<String, PromptError> {
         let text = Text::new(question);
         let text = if default.is_empty() { text } else { text.with_default(default) };
         Ok(text.prompt()?.trim().to_owned())
     }
 
-    fn secret(&mut self, question: &str) -> Result<String, Stop> {
+    fn secret(&mut self, question: &str) -> Result<String, PromptError> {
         let password = Password::new(question).with_display_mode(PasswordDisplayMode::Hidden);
         Ok(password.without_confirmation().prompt()?.trim().to_owned())
     }
 
-    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, Stop> {
+    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, PromptError> {
         Ok(Confirm::new(question).with_default(default).prompt()?)
     }
 }
@@ -88,56 +88,56 @@ impl<I: BufRead, O: Write> Plain<I, O> {
         Self { input, output }
     }
 
-    fn ask(&mut self, question: &str) -> Result<String, Stop> {
+    fn ask(&mut self, question: &str) -> Result<String, PromptError> {
         write!(self.output, "{question}: ")?;
         self.output.flush()?;
         let mut line = String::new();
-        // A line that the end of the input cut off is no answer.
+        // A line without its end is no answer: the input was cut off.
         if self.input.read_line(&mut line)? == 0 || !line.ends_with('\n') {
             writeln!(self.output)?;
-            return Err(Stop::Ended);
+            return Err(PromptError::Interrupted);
         }
         Ok(line.trim().to_owned())
     }
 }
 
 impl<I: BufRead, O: Write> Prompt for Plain<I, O> {
-    fn say(&mut self, text: &str) -> Result<(), Stop> {
+    fn say(&mut self, text: &str) -> Result<(), PromptError> {
         Ok(writeln!(self.output, "{text}")?)
     }
 
-    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, Stop> {
+    fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, PromptError> {
         writeln!(self.output, "{question}")?;
         for (n, choice) in choices.iter().enumerate() {
             writeln!(self.output, "  {}) {choice}", n + 1)?;
         }
         loop {
             let answer = self.ask(&format!("1-{}", choices.len()))?;
-            let place = answer.parse().ok().and_then(|n: usize| n.checked_sub(1));
-            if let Some(place) = place.filter(|place| *place < choices.len()) {
-                return Ok(place);
+            let index = answer.parse().ok().and_then(|n: usize| n.checked_sub(1));
+            if let Some(index) = index.filter(|index| *index < choices.len()) {
+                return Ok(index);
             }
             writeln!(self.output, "Please answer with a number from 1 to {}.", choices.len())?;
         }
     }
 
-    fn text(&mut self, question: &str, default: &str) -> Result<String, Stop> {
+    fn text(&mut self, question: &str, default: &str) -> Result<String, PromptError> {
         let shown = if default.is_empty() { String::new() } else { format!(" [{default}]") };
         let answer = self.ask(&format!("{question}{shown}"))?;
         Ok(if answer.is_empty() { default.to_owned() } else { answer })
     }
 
-    fn secret(&mut self, question: &str) -> Result<String, Stop> {
-        let silence = Silence::new();
+    fn secret(&mut self, question: &str) -> Result<String, PromptError> {
+        let no_echo = NoEcho::new();
         let answer = self.ask(question);
-        if silence.is_some() {
+        if no_echo.is_some() {
             // The line break was not shown either.
             writeln!(self.output)?;
         }
         answer
     }
 
-    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, Stop> {
+    fn confirm(&mut self, question: &str, default: bool) -> Result<bool, PromptError> {
         let choice = if default { "Y/n" } else { "y/N" };
         loop {
             match self.ask(&format!("{question} ({choice})"))?.to_ascii_lowercase().as_str() {
@@ -150,10 +150,10 @@ impl<I: BufRead, O: Write> Prompt for Plain<I, O> {
     }
 }
 
-/// While it lives, a terminal does not show what is typed.
-struct Silence(Termios);
+/// Turns off the echo of the terminal until it is dropped.
+struct NoEcho(Termios);
 
-impl Silence {
+impl NoEcho {
     /// `None` where there is no terminal.
     fn new() -> Option<Self> {
         let stdin = io::stdin();
@@ -168,7 +168,7 @@ impl Silence {
     }
 }
 
-impl Drop for Silence {
+impl Drop for NoEcho {
     fn drop(&mut self) {
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }

@@ -1,4 +1,4 @@
-//! What is asked, and in which order: the essentials of a new file one after the other, then a menu.
+//! The flow of the conversation: the essentials of a new file one after the other, then a menu.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;
 
 use super::draft::Draft;
-use super::prompt::{Prompt, Stop};
+use super::prompt::{Prompt, PromptError};
 use crate::config::{Config, Configuration, DEFAULT_PORT, web_url};
 
 const DEFAULT_STATE: &str = "/var/lib/evenkeel-warden/warden-state.json";
 /// Length of a generated token, before it is made text.
 const TOKEN_BYTES: usize = 32;
 
-/// How a conversation ended.
+/// How the conversation ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum Outcome {
     /// The file was written.
     Written,
-    /// It was left as it was, by choice.
+    /// The file was deliberately left unchanged.
     Unchanged,
 }
 
@@ -36,11 +36,11 @@ pub(super) struct Session<'a> {
     draft: Draft,
     read: Draft,
     env: Env<'a>,
-    /// Where agents reach this warden, once it was asked.
+    /// Where agents reach this warden, once the user was asked.
     warden_url: Option<String>,
 }
 
-/// A token as it was given.
+/// A token and where it came from.
 enum Token {
     Generated(String),
     Reference(String),
@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
         Self { path, before, read: draft.clone(), draft, env, warden_url: None }
     }
 
-    pub(super) fn run(&mut self, prompt: &mut dyn Prompt) -> Result<End, Stop> {
+    pub(super) fn run(&mut self, prompt: &mut dyn Prompt) -> Result<Outcome, PromptError> {
         let shown = self.path.display();
         if self.before.is_none() {
             prompt.say(&format!("{shown} does not exist yet. A few questions, and it does.\n"))?;
@@ -73,30 +73,30 @@ impl<'a> Session<'a> {
         loop {
             self.show(prompt)?;
             match self.menu(prompt) {
-                // Esc in a question leads back to the menu; in the menu it leads nowhere.
-                Ok(None) | Err(Stop::Back) => {}
+                // Esc in a question returns to the menu; in the menu it does nothing.
+                Ok(None) | Err(PromptError::Cancelled) => {}
                 Ok(Some(end)) => return Ok(end),
                 Err(stop) => return Err(stop),
             }
         }
     }
 
-    /// The essentials of a new file. There is no menu to go back to yet, so a question left is a conversation ended.
-    fn begin(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+    /// Asks for the essentials of a new file. There is no menu to return to yet, so Esc ends the conversation.
+    fn begin(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         self.ask_listen(prompt)?;
         self.ask_api_token(prompt)?;
         self.ask_state(prompt)?;
         while prompt.confirm("Add an agent?", true)? {
             match self.add_agent(prompt) {
-                Err(Stop::Back) => break,
+                Err(PromptError::Cancelled) => break,
                 other => other?,
             }
         }
         Ok(())
     }
 
-    fn menu(&mut self, prompt: &mut dyn Prompt) -> Result<Option<End>, Stop> {
-        type Step<'a> = fn(&mut Session<'a>, &mut dyn Prompt) -> Result<(), Stop>;
+    fn menu(&mut self, prompt: &mut dyn Prompt) -> Result<Option<Outcome>, PromptError> {
+        type Step<'a> = fn(&mut Session<'a>, &mut dyn Prompt) -> Result<(), PromptError>;
         let mut steps: Vec<(&str, Step<'a>)> = vec![("Add an agent", Self::add_agent)];
         if !self.draft.agents().is_empty() {
             steps.push(("Edit an agent", Self::edit_agent));
@@ -119,15 +119,15 @@ impl<'a> Session<'a> {
             return Ok(None);
         }
         prompt.say(&format!("{} was left as it was.", self.path.display()))?;
-        Ok(Some(End::Unchanged))
+        Ok(Some(Outcome::Unchanged))
     }
 
-    /// What the file would say, without its secrets.
-    fn show(&self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+    /// Shows what the file would contain, without secrets.
+    fn show(&self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         let state = Some(self.draft.api("state_path")).filter(|path| !path.is_empty());
         let mut lines = vec![
             format!("  listens on    {}", self.listens()),
-            format!("  people need   {}", self.token_in_words(&self.draft.api("token"))),
+            format!("  people need   {}", self.describe_token(&self.draft.api("token"))),
             format!(
                 "  state file    {}",
                 state.unwrap_or_else(|| "none: entries are forgotten at a restart".to_owned())
@@ -136,11 +136,11 @@ impl<'a> Session<'a> {
         if self.draft.agents().is_empty() {
             lines.push("  agents        none".to_owned());
         }
-        for place in 0..self.draft.agents().len() {
-            let title = if place == 0 { "agents" } else { "" };
-            let (id, url) = (self.draft.agent(place, "id"), self.draft.agent(place, "url"));
-            let token = self.token_in_words(&self.draft.agent(place, "token"));
-            lines.push(format!("  {title:<13} {}  {}  {token}", legible(&id), without_login(&url)));
+        for index in 0..self.draft.agents().len() {
+            let title = if index == 0 { "agents" } else { "" };
+            let (id, url) = (self.draft.agent(index, "id"), self.draft.agent(index, "url"));
+            let token = self.describe_token(&self.draft.agent(index, "token"));
+            lines.push(format!("  {title:<13} {}  {}  {token}", printable(&id), without_credentials(&url)));
         }
         prompt.say(&format!("{}\n", lines.join("\n")))
     }
@@ -148,13 +148,13 @@ impl<'a> Session<'a> {
     fn listens(&self) -> String {
         let addresses = self.draft.addresses();
         if !addresses.is_empty() {
-            return addresses.iter().map(|text| legible(text)).collect::<Vec<_>>().join(", ");
+            return addresses.iter().map(|text| printable(text)).collect::<Vec<_>>().join(", ");
         }
         let port = Some(self.draft.api("port")).filter(|port| !port.is_empty());
         format!("port {} of all interfaces", port.unwrap_or_else(|| DEFAULT_PORT.to_string()))
     }
 
-    fn token_in_words(&self, token: &str) -> String {
+    fn describe_token(&self, token: &str) -> String {
         match reference(token) {
             _ if token.is_empty() => "no token yet".to_owned(),
             Some(name) if (self.env)(name).is_none() => {
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask_listen(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+    fn ask_listen(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         prompt.say(
             "The warden speaks plain HTTP. Behind a proxy that adds TLS, listen on 127.0.0.1 only; a port alone \
              means all interfaces.",
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask_api_token(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+    fn ask_api_token(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         let now = self.draft.api("token");
         let token = self.ask_token(prompt, "The token that people need in the browser", &now, None)?;
         self.draft.set_api("token", json!(token.text()));
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn ask_state(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
+    fn ask_state(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         let now = self.draft.api("state_path");
         let default = match (now.is_empty(), self.before.is_none()) {
             (true, true) => DEFAULT_STATE,
@@ -238,36 +238,36 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn add_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
-        let place = self.draft.agents().len();
-        self.ask_agent(prompt, place)
+    fn add_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
+        let index = self.draft.agents().len();
+        self.ask_agent(prompt, index)
     }
 
-    fn edit_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
-        let place = self.choose_agent(prompt, "Which agent is to be edited?")?;
-        self.ask_agent(prompt, place)
+    fn edit_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
+        let index = self.choose_agent(prompt, "Which agent is to be edited?")?;
+        self.ask_agent(prompt, index)
     }
 
-    fn remove_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), Stop> {
-        let place = self.choose_agent(prompt, "Which agent is to be removed?")?;
-        let id = legible(&self.draft.agent(place, "id"));
+    fn remove_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
+        let index = self.choose_agent(prompt, "Which agent is to be removed?")?;
+        let id = printable(&self.draft.agent(index, "id"));
         if prompt.confirm(&format!("Remove {id}? What it sends is refused then."), false)? {
-            self.draft.remove_agent(place);
+            self.draft.remove_agent(index);
         }
         Ok(())
     }
 
-    fn choose_agent(&mut self, prompt: &mut dyn Prompt, question: &str) -> Result<usize, Stop> {
-        let ids = (0..self.draft.agents().len()).map(|place| legible(&self.draft.agent(place, "id")));
+    fn choose_agent(&mut self, prompt: &mut dyn Prompt, question: &str) -> Result<usize, PromptError> {
+        let ids = (0..self.draft.agents().len()).map(|index| printable(&self.draft.agent(index, "id")));
         prompt.choose(question, &ids.collect::<Vec<_>>())
     }
 
-    /// All of one agent; nothing is kept of it unless every question was answered.
-    fn ask_agent(&mut self, prompt: &mut dyn Prompt, place: usize) -> Result<(), Stop> {
-        let id = self.ask_id(prompt, place)?;
-        let url = self.ask_url(prompt, place)?;
-        let now = self.draft.agent(place, "token");
-        let token = self.ask_token(prompt, &format!("The token of {}", legible(&id)), &now, Some(place))?;
+    /// Asks for everything about one agent; the draft changes only when every question was answered.
+    fn ask_agent(&mut self, prompt: &mut dyn Prompt, index: usize) -> Result<(), PromptError> {
+        let id = self.ask_id(prompt, index)?;
+        let url = self.ask_url(prompt, index)?;
+        let now = self.draft.agent(index, "token");
+        let token = self.ask_token(prompt, &format!("The token of {}", printable(&id)), &now, Some(index))?;
         let shown = match &token {
             Token::Generated(text) | Token::Reference(text) => Some(text.clone()),
             Token::Entered(_) => Some("(the token that you entered)".to_owned()),
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             None => String::new(),
         };
         for (key, value) in [("id", id.as_str()), ("url", &url), ("token", token.text())] {
-            self.draft.set_agent(place, key, value);
+            self.draft.set_agent(index, key, value);
         }
         if let Some(shown) = shown {
             let once =
@@ -294,14 +294,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn ask_id(&self, prompt: &mut dyn Prompt, place: usize) -> Result<String, Stop> {
-        let now = self.draft.agent(place, "id");
+    fn ask_id(&self, prompt: &mut dyn Prompt, index: usize) -> Result<String, PromptError> {
+        let now = self.draft.agent(index, "id");
         loop {
             let id = prompt.text("Name of the machine", &now)?;
             let taken = (0..self.draft.agents().len())
-                .any(|other| other != place && self.draft.agent(other, "id") == id);
+                .any(|other| other != index && self.draft.agent(other, "id") == id);
             if taken {
-                prompt.say(&format!("{} is taken already.", legible(&id)))?;
+                prompt.say(&format!("{} is taken already.", printable(&id)))?;
             } else if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) {
                 prompt.say("Please give a name, of at most 128 bytes and without control characters.")?;
             } else {
@@ -310,9 +310,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask_url(&self, prompt: &mut dyn Prompt, place: usize) -> Result<String, Stop> {
-        let now = self.draft.agent(place, "url");
-        let hidden = !now.is_empty() && without_login(&now) != now;
+    fn ask_url(&self, prompt: &mut dyn Prompt, index: usize) -> Result<String, PromptError> {
+        let now = self.draft.agent(index, "url");
+        let hidden = !now.is_empty() && without_credentials(&now) != now;
         let default = if hidden { String::new() } else { now.clone() };
         let hint = if hidden { " (leave it empty to keep it)" } else { "" };
         loop {
@@ -339,8 +339,8 @@ impl<'a> Session<'a> {
         prompt: &mut dyn Prompt,
         what: &str,
         now: &str,
-        place: Option<usize>,
-    ) -> Result<Token, Stop> {
+        index: Option<usize>,
+    ) -> Result<Token, PromptError> {
         let mut choices = vec!["Generate one", "Take it from an environment variable", "Enter one"];
         if !now.is_empty() {
             choices.insert(0, "Keep it");
@@ -365,7 +365,7 @@ impl<'a> Session<'a> {
             };
             if token.text().is_empty() || token.text().chars().any(char::is_control) {
                 prompt.say("An empty token, or one with control characters, lets nobody in.")?;
-            } else if self.has_token(token.text(), place) {
+            } else if self.has_token(token.text(), index) {
                 prompt.say("Another has this token already; each needs one of its own.")?;
             } else {
                 if token.text().len() < 16 && matches!(token, Token::Entered(_)) {
@@ -376,16 +376,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether anybody but the agent at `place` (people, when there is none) has this token.
-    fn has_token(&self, text: &str, place: Option<usize>) -> bool {
-        let of_people = place.is_some() && self.draft.api("token") == text;
-        let of_agents = (0..self.draft.agents().len())
-            .any(|other| Some(other) != place && self.draft.agent(other, "token") == text);
-        of_people || of_agents
+    /// Whether this token is used by another agent than the one at `index`, or is `api.token`.
+    fn has_token(&self, text: &str, index: Option<usize>) -> bool {
+        let is_api_token = index.is_some() && self.draft.api("token") == text;
+        let is_of_agent = (0..self.draft.agents().len())
+            .any(|other| Some(other) != index && self.draft.agent(other, "token") == text);
+        is_api_token || is_of_agent
     }
 
-    /// Where others reach the warden; asked once.
-    fn ask_warden_url(&mut self, prompt: &mut dyn Prompt) -> Result<String, Stop> {
+    /// Where others reach the warden; the user is asked once.
+    fn ask_warden_url(&mut self, prompt: &mut dyn Prompt) -> Result<String, PromptError> {
         if let Some(url) = &self.warden_url {
             return Ok(url.clone());
         }
@@ -405,9 +405,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn save(&mut self, prompt: &mut dyn Prompt) -> Result<Option<End>, Stop> {
+    fn save(&mut self, prompt: &mut dyn Prompt) -> Result<Option<Outcome>, PromptError> {
         let text = self.draft.render();
-        // A variable that is not set here may well be where the warden runs; it stands for something that fits.
+        // A variable that is not set here may be set where the warden runs; assume a valid value.
         let env =
             |name: &str| (self.env)(name).or_else(|| Some(format!("http://{name}.not-set-here.invalid")));
         if let Err(faults) = Config::parse(&text, self.path, &env) {
@@ -427,7 +427,7 @@ impl<'a> Session<'a> {
         match written {
             Ok(()) => {
                 prompt.say(&format!("{} is written. Restart the warden to use it.", self.path.display()))?;
-                Ok(Some(End::Written))
+                Ok(Some(Outcome::Written))
             }
             Err(error) => {
                 prompt.say(&format!("{} cannot be written: {error}\n", self.path.display()))?;
@@ -437,7 +437,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The variable that a text refers to, when it is nothing but that.
+/// The variable's name, when the text is nothing but a reference to one.
 fn reference(text: &str) -> Option<&str> {
     let name = text.strip_prefix('$')?;
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
@@ -446,12 +446,12 @@ fn reference(text: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// What was typed: `$NAME` stays a reference, any other dollar is meant as one.
+/// A token that was typed: `$NAME` stays a reference, any other dollar sign is escaped.
 fn entered(text: String) -> Token {
     if reference(&text).is_some() { Token::Reference(text) } else { Token::Entered(text.replace('$', "$$")) }
 }
 
-fn generate() -> Result<String, Stop> {
+fn generate() -> Result<String, PromptError> {
     let mut bytes = [0; TOKEN_BYTES];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
     if filled != TOKEN_BYTES {
@@ -460,16 +460,16 @@ fn generate() -> Result<String, Stop> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// A text of the file on a line of the screen.
-fn legible(text: &str) -> String {
+/// A text of the file, safe to print on one line.
+fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) || text.is_empty() { quote(text) } else { text.to_owned() }
 }
 
-/// An address without a login in it.
-fn without_login(url: &str) -> String {
+/// A URL without the credentials in it.
+fn without_credentials(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://(login not shown)@{}", legible(rest)),
-        _ => legible(url),
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://(login not shown)@{}", printable(rest)),
+        _ => printable(url),
     }
 }
 

@@ -12,7 +12,7 @@ const TOKEN: &str = "0123456789abcdef-of-people";
 const OLD: &str = r#"{"api": {"port": "8080", "token": "$WARDEN_TOKEN"}, "agents": [{"id": "a", "url": "http://a:9090", "token": "${A_TOKEN}", "note": 1}]}"#;
 
 struct Played {
-    end: Result<End, Stop>,
+    end: Result<Outcome, PromptError>,
     said: String,
     folder: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ fn play(before: Option<&str>, lines: &[&str]) -> Played {
 
 fn written(before: Option<&str>, lines: &[&str]) -> Played {
     let played = play(before, lines);
-    assert!(matches!(played.end, Ok(End::Written)), "{:?}\n{}", played.end, played.said);
+    assert!(matches!(played.end, Ok(Outcome::Written)), "{:?}\n{}", played.end, played.said);
     let mode = fs::metadata(played.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     played
@@ -188,11 +188,11 @@ fn the_end_of_the_input_leaves_the_old_file_wherever_it_comes() {
     let lines = ["1", "c", "http://c:1", "1", "http://w", "7"];
     for count in 0..lines.len() {
         let played = play(Some(OLD), &lines[..count]);
-        assert!(matches!(played.end, Err(Stop::Ended)), "after {count}");
+        assert!(matches!(played.end, Err(PromptError::Interrupted)), "after {count}");
         assert_eq!(fs::read_to_string(played.path()).unwrap(), OLD, "after {count}");
     }
     let played = play(None, &["", "1"]);
-    assert!(matches!(played.end, Err(Stop::Ended)) && !played.path().exists());
+    assert!(matches!(played.end, Err(PromptError::Interrupted)) && !played.path().exists());
 }
 
 #[test]
@@ -207,15 +207,15 @@ fn what_is_not_valid_is_not_saved() {
 #[test]
 fn quitting_without_saving_asks_only_when_something_was_changed() {
     let unchanged = play(Some(OLD), &["8"]);
-    assert!(matches!(unchanged.end, Ok(End::Unchanged)));
+    assert!(matches!(unchanged.end, Ok(Outcome::Unchanged)));
     let changed = play(Some(OLD), &["4", "9", "8", "n", "8", "y"]);
-    assert!(matches!(changed.end, Ok(End::Unchanged)), "{}", changed.said);
+    assert!(matches!(changed.end, Ok(Outcome::Unchanged)), "{}", changed.said);
     assert_eq!(fs::read_to_string(changed.path()).unwrap(), OLD);
 }
 
 #[test]
 fn a_login_in_an_address_is_not_shown() {
-    assert_eq!(without_login("https://me:pw@host:1/x"), "https://(login not shown)@host:1/x");
-    assert_eq!(without_login("http://host"), "http://host");
-    assert_eq!(legible("a\u{1b}[31m"), "\"a\\u{1b}[31m\"");
+    assert_eq!(without_credentials("https://me:pw@host:1/x"), "https://(login not shown)@host:1/x");
+    assert_eq!(without_credentials("http://host"), "http://host");
+    assert_eq!(printable("a\u{1b}[31m"), "\"a\\u{1b}[31m\"");
 }

@@ -1,17 +1,17 @@
-//! An agent's entry as it comes (`POST /ingest`): checked, clipped, and named after the agent whose token it came with.
+//! An audit entry from an agent (`POST /ingest`): parsed, truncated, attributed to the agent whose token was used.
 
 use evenkeel_common::wire::FleetEntry;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
-/// Bytes that a name, a kind, a level or a digest may have; the rest is cut off.
-const NAME: usize = 256;
-/// Bytes of a sentence.
-const SENTENCE: usize = 4 * 1024;
-/// Bytes of evidence, of which the end is kept.
-const EVIDENCE: usize = 8 * 1024;
+/// Limit in bytes for names, kinds, levels and digests; longer ones are truncated.
+const MAX_NAME: usize = 256;
+/// Limit in bytes for the message and the reason.
+const MAX_TEXT: usize = 4 * 1024;
+/// Limit in bytes for the output, of which the end is kept.
+const MAX_OUTPUT: usize = 8 * 1024;
 
-/// A body: the fields of spec 2.7 and of DECISIONS 3. Others are ignored, an `agent` among them.
+/// The request body: the fields of spec 2.7 and DECISIONS 3. Unknown fields, `agent` among them, are ignored.
 #[derive(Debug, Deserialize)]
 struct Body {
     timestamp: Timestamp,
@@ -28,42 +28,44 @@ struct Body {
     seq: Option<u64>,
 }
 
-/// A body that is no audit entry.
+/// The body is not an audit entry.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is not an audit entry: {0}")]
-pub struct NoEntry(String);
+pub struct InvalidEntry(String);
 
-impl From<serde_json::Error> for NoEntry {
-    /// The parser's words may hold a whole text of the body.
+impl From<serde_json::Error> for InvalidEntry {
+    /// The parser's message may quote a whole string of the body.
     fn from(error: serde_json::Error) -> Self {
-        Self(head(error.to_string(), NAME))
+        Self(truncate(error.to_string(), MAX_NAME))
     }
 }
 
-/// The entry in `body`, sent by the agent `agent`.
-pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, NoEntry> {
+/// Parses the entry that `agent` sent.
+pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
     let body: Body = serde_json::from_slice(body)?;
-    let named = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| head(text, NAME));
-    let said = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| head(text, SENTENCE));
+    let name =
+        |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_NAME));
+    let text =
+        |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_TEXT));
     Ok(FleetEntry {
         timestamp: body.timestamp,
-        machine: named(body.machine).unwrap_or_else(|| agent.to_owned()),
-        service: head(body.service, NAME),
-        event: head(body.event, NAME),
-        message: head(body.message, SENTENCE),
-        level: head(body.level, NAME),
-        old_digest: named(body.old_digest),
-        new_digest: named(body.new_digest),
-        container: named(body.container),
-        reason: said(body.reason),
-        output: body.output.filter(|text| !text.is_empty()).map(|text| tail(text, EVIDENCE)),
+        machine: name(body.machine).unwrap_or_else(|| agent.to_owned()),
+        service: truncate(body.service, MAX_NAME),
+        event: truncate(body.event, MAX_NAME),
+        message: truncate(body.message, MAX_TEXT),
+        level: truncate(body.level, MAX_NAME),
+        old_digest: name(body.old_digest),
+        new_digest: name(body.new_digest),
+        container: name(body.container),
+        reason: text(body.reason),
+        output: body.output.filter(|text| !text.is_empty()).map(|text| truncate_start(text, MAX_OUTPUT)),
         seq: body.seq,
         agent: agent.to_owned(),
     })
 }
 
-/// The beginning of a text that is too long.
-fn head(mut text: String, bytes: usize) -> String {
+/// Keeps the beginning of a text that is too long.
+fn truncate(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));
         text.push('…');
@@ -71,16 +73,16 @@ fn head(mut text: String, bytes: usize) -> String {
     text
 }
 
-/// The end of a text that is too long.
-fn tail(text: String, bytes: usize) -> String {
+/// Keeps the end of a text that is too long.
+fn truncate_start(text: String, bytes: usize) -> String {
     if text.len() <= bytes {
         return text;
     }
     format!("…{}", &text[text.ceil_char_boundary(text.len() - bytes)..])
 }
 
-/// A time for people, in its two greatest units.
-pub fn in_words(time: SignedDuration) -> String {
+/// A duration in its two largest units.
+pub(super) fn format_duration(time: SignedDuration) -> String {
     let seconds = time.as_secs().max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     let two = |first: i64, name: &str, second: i64, sub: &str| {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_cannot_say_whose_it_is() {
+    fn the_agent_field_of_a_body_is_ignored() {
         let kept = parsed(json!({"agent": "other", "machine": "rack-9"}));
         assert_eq!((kept.agent.as_str(), kept.machine.as_str()), ("box", "rack-9"));
         assert_eq!(parsed(json!({"machine": ""})).machine, "box");
@@ -180,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_too_long_are_clipped_at_a_character() {
+    fn long_texts_are_truncated_at_a_character() {
         let long = "é".repeat(100_000);
         let kept = parsed(json!({
             "service": long, "event": long, "level": long, "machine": long, "message": long, "reason": long,
             "output": format!("{long}end"), "container": long, "old_digest": long, "new_digest": long,
         }));
         assert!(serde_json::to_string(&kept).unwrap().len() < 20 * 1024);
-        assert_eq!(kept.service.len(), NAME + '…'.len_utf8());
+        assert_eq!(kept.service.len(), MAX_NAME + '…'.len_utf8());
         assert!(kept.output.unwrap().ends_with("end"));
     }
 
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_in_two_units() {
+    fn durations_have_two_units() {
         for (seconds, words) in [
             (-5, "0 s"),
             (59, "59 s"),
@@ -208,7 +210,7 @@ mod tests {
             (3_660, "1 h 1 min"),
             (90_000, "1 d 1 h"),
         ] {
-            assert_eq!(in_words(SignedDuration::from_secs(seconds)), words);
+            assert_eq!(format_duration(SignedDuration::from_secs(seconds)), words);
         }
     }
 }

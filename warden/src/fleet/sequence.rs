@@ -1,22 +1,22 @@
-//! Which numbers of one agent have come: told once each, with the gaps between them.
+//! The sequence numbers of one agent that have arrived, and the gaps between them.
 
 use serde::{Deserialize, Serialize};
 
-/// More gaps than these are not remembered; the oldest is given up first.
+/// Limit on the number of ranges; beyond it the oldest gap is forgotten.
 const MAX_RANGES: usize = 1024;
-/// A step so wide is no gap but another count: no queue holds so much (DECISIONS 5: 10,000 entries).
-const NEW_COUNT: u64 = 1_000_000;
+/// A jump this wide is no gap but a new numbering: no queue holds that many (DECISIONS 5: 10,000 entries).
+const MAX_JUMP: u64 = 1_000_000;
 
 /// A set of numbers as ranges, ascending, neither touching nor overlapping.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
-pub struct Seen {
+pub(super) struct SequenceSet {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Seen {
-    /// Adds a number; `false` when it was there already.
-    pub fn insert(&mut self, number: u64) -> bool {
+impl SequenceSet {
+    /// Adds a number; `false` when it was already there.
+    pub(super) fn insert(&mut self, number: u64) -> bool {
         // The first range that ends at the number or after it.
         let at = self.ranges.partition_point(|(_, end)| *end < number);
         if self.ranges.get(at).is_some_and(|(start, _)| *start <= number) {
@@ -40,43 +40,43 @@ impl Seen {
         true
     }
 
-    /// Greatest number.
-    pub fn last(&self) -> Option<u64> {
+    /// The greatest number.
+    pub(super) fn last(&self) -> Option<u64> {
         self.ranges.last().map(|(_, end)| *end)
     }
 
-    /// How many numbers between the least and the greatest are not there.
-    pub fn missing(&self) -> u64 {
+    /// How many numbers between the least and the greatest are missing.
+    pub(super) fn missing(&self) -> u64 {
         self.ranges.windows(2).map(|pair| pair[1].0 - pair[0].1 - 1).sum()
     }
 
-    /// Whether a number is so far from all others that it can only belong to another count.
-    pub fn is_far(&self, number: u64) -> bool {
+    /// Whether a number is so far from all others that it must belong to a new numbering.
+    pub(super) fn is_far(&self, number: u64) -> bool {
         match (self.ranges.first(), self.last()) {
             (Some((first, _)), Some(last)) => {
-                number.saturating_sub(last) > NEW_COUNT || first.saturating_sub(number) > NEW_COUNT
+                number.saturating_sub(last) > MAX_JUMP || first.saturating_sub(number) > MAX_JUMP
             }
             _ => false,
         }
     }
 }
 
-impl TryFrom<Vec<(u64, u64)>> for Seen {
+impl TryFrom<Vec<(u64, u64)>> for SequenceSet {
     type Error = &'static str;
 
     fn try_from(ranges: Vec<(u64, u64)>) -> Result<Self, Self::Error> {
-        let rising = ranges.iter().all(|(start, end)| start <= end)
+        let is_sorted = ranges.iter().all(|(start, end)| start <= end)
             && ranges.windows(2).all(|pair| pair[1].0 > pair[0].1 && pair[1].0 - pair[0].1 > 1);
-        if rising && ranges.len() <= MAX_RANGES {
+        if is_sorted && ranges.len() <= MAX_RANGES {
             Ok(Self { ranges })
         } else {
-            Err("ranges of numbers that are not in order")
+            Err("ranges that are not in order")
         }
     }
 }
 
-impl From<Seen> for Vec<(u64, u64)> {
-    fn from(seen: Seen) -> Self {
+impl From<SequenceSet> for Vec<(u64, u64)> {
+    fn from(seen: SequenceSet) -> Self {
         seen.ranges
     }
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn gaps_open_and_close() {
-        let mut seen = Seen::default();
+        let mut seen = SequenceSet::default();
         assert!(seen.insert(5));
         assert_eq!((seen.last(), seen.missing()), (Some(5), 0), "what was before the first is not missing");
         assert!(seen.insert(9));
@@ -111,7 +111,7 @@ mod tests {
             (state >> 33) % below
         };
         for size in [1, 2, 8, 200] {
-            let (mut seen, mut plain) = (Seen::default(), BTreeSet::new());
+            let (mut seen, mut plain) = (SequenceSet::default(), BTreeSet::new());
             for _ in 0..2000 {
                 let number = next(size) + 3;
                 assert_eq!(seen.insert(number), plain.insert(number));
@@ -119,27 +119,27 @@ mod tests {
                 assert_eq!(seen.last(), Some(last));
                 assert_eq!(seen.missing(), last - first + 1 - plain.len() as u64);
                 let text = serde_json::to_string(&seen).unwrap();
-                assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
+                assert_eq!(serde_json::from_str::<SequenceSet>(&text).unwrap(), seen);
             }
         }
     }
 
     #[test]
-    fn a_hostile_agent_cannot_fill_the_memory_with_gaps() {
-        let mut seen = Seen::default();
+    fn memory_for_gaps_is_bounded() {
+        let mut seen = SequenceSet::default();
         for n in 0..10_000 {
             seen.insert(n * 2);
         }
         assert_eq!(seen.ranges.len(), MAX_RANGES);
         assert_eq!(seen.missing(), MAX_RANGES as u64 - 1);
-        assert!(!seen.insert(1), "an old gap was given up");
+        assert!(!seen.insert(1), "an old gap was forgotten");
     }
 
     #[test]
     fn a_damaged_text_is_refused() {
         for text in ["[[2,1]]", "[[1,2],[2,3]]", "[[1,2],[3,4]]", "[[5,6],[1,2]]", "[[1]]", "[[-1,2]]", "{}"]
         {
-            assert!(serde_json::from_str::<Seen>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<SequenceSet>(text).is_err(), "{text}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A warden on a port of its own, and clients that speak to it byte by byte.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+//! A warden on a port of its own, clients that write raw bytes to it, and a fleet without a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,61 +9,66 @@ use evenkeel_common::http::{self, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::config::{AgentConfig, Config};
-use evenkeel_warden::http::{Api, Metrics, bodies, limits, request_seats, routes, stream_seats};
-use evenkeel_warden::live::{Live, Watch};
-use evenkeel_warden::ring::Ring;
-use evenkeel_warden::state_file::State;
+use evenkeel_warden::fleet::{Fleet, SavedState};
+use evenkeel_warden::http::{Api, Metrics, bodies, limits, request_limiter, routes, stream_limiter};
+use evenkeel_warden::reload::{ActiveConfig, ConfigReceiver};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Token for people.
-pub(crate) const PEOPLE: &str = "0123456789abcdef-people";
+/// `api.token`.
+pub(crate) const API_TOKEN: &str = "0123456789abcdef-people";
 /// Tokens of the agents `a` and `b`.
-pub(crate) const AGENTS: [(&str, &str); 2] = [("a", "0123456789abcdef-of-a"), ("b", "0123456789abcdef-of-b")];
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const AGENT_TOKENS: [(&str, &str); 2] =
+    [("a", "0123456789abcdef-of-a"), ("b", "0123456789abcdef-of-b")];
+/// Token of the agent `a`.
+pub(crate) const A: &str = AGENT_TOKENS[0].1;
+/// Token of the agent `b`.
+pub(crate) const B: &str = AGENT_TOKENS[1].1;
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A warden that runs.
-pub(crate) struct Stage {
+pub(crate) struct TestWarden {
     pub(crate) at: SocketAddr,
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) stop: CancellationToken,
-    /// Places for requests of agents.
+    /// Limit on requests of agents.
     pub(crate) requests: Limiter<String>,
-    /// Room for bodies of agents and of people.
+    /// Memory for bodies of agents and of logins.
     pub(crate) bodies: (Bodies, Bodies),
     tasks: TaskSet,
 }
 
-impl Stage {
+impl TestWarden {
     pub(crate) fn start() -> Self {
-        Self::with(limits(), State::default())
+        Self::with(limits(), SavedState::default())
     }
 
-    pub(crate) fn with(limits: Limits, state: State) -> Self {
-        Self::of(limits, state, PEOPLE, AGENTS)
+    pub(crate) fn with(limits: Limits, saved: SavedState) -> Self {
+        Self::of(limits, saved, API_TOKEN, AGENT_TOKENS)
     }
 
-    pub(crate) fn with_tokens(people: &str, agents: [(&str, &str); 2]) -> Self {
-        Self::of(limits(), State::default(), people, agents)
+    pub(crate) fn with_tokens(api_token: &str, agents: [(&str, &str); 2]) -> Self {
+        Self::of(limits(), SavedState::default(), api_token, agents)
     }
 
-    fn of(limits: Limits, state: State, people: &str, agents: [(&str, &str); 2]) -> Self {
-        let ids = || AGENTS.iter().map(|(id, _)| (*id).to_owned());
-        let ring = Arc::new(Ring::new(ids(), state, Arc::new(SystemClock)));
+    fn of(limits: Limits, saved: SavedState, api_token: &str, agents: [(&str, &str); 2]) -> Self {
+        let ids = || AGENT_TOKENS.iter().map(|(id, _)| (*id).to_owned());
+        let fleet = Arc::new(Fleet::new(ids(), saved, Arc::new(SystemClock)));
         let stop = CancellationToken::new();
         let agents = agents.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
-        let requests = request_seats();
+        let requests = request_limiter();
         let bodies = bodies(limits);
         let api = Api {
-            live: live_with(people, &agents, &stop),
-            ring: ring.clone(),
-            limiter: stream_seats(),
+            config: config_with(api_token, &agents, &stop),
+            fleet: fleet.clone(),
+            streams: stream_limiter(),
             requests: requests.clone(),
             bodies: bodies.clone(),
-            guesses: Arc::default(),
+            throttle: Arc::default(),
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::default()),
         };
@@ -72,7 +76,7 @@ impl Stage {
         let at = listeners[0].local_addr().expect("it listens");
         let tasks = TaskSet::new();
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, ring, stop, requests, bodies, tasks }
+        Self { at, fleet, stop, requests, bodies, tasks }
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -101,16 +105,16 @@ impl Stage {
 
     pub(crate) async fn finish(self) {
         self.stop.cancel();
-        assert!(self.tasks.finish(PATIENCE).await, "the server ends");
+        assert!(self.tasks.finish(TIMEOUT).await, "the server ends");
     }
 }
 
 /// A configuration with these agents (id, URL, token), in force for good.
-pub(crate) fn live(agents: &[(&str, String, &str)], stop: &CancellationToken) -> Watch {
-    live_with(PEOPLE, agents, stop)
+pub(crate) fn config(agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
+    config_with(API_TOKEN, agents, stop)
 }
 
-fn live_with(people: &str, agents: &[(&str, String, &str)], stop: &CancellationToken) -> Watch {
+fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
     let agents = agents.iter().map(|(id, url, token)| AgentConfig {
         id: (*id).to_owned(),
         url: Secret::new(url.as_str()),
@@ -118,12 +122,12 @@ fn live_with(people: &str, agents: &[(&str, String, &str)], stop: &CancellationT
     });
     let config = Config {
         addresses: Vec::new(),
-        token: Secret::new(people),
+        token: Secret::new(api_token),
         state_path: None,
         agents: agents.collect(),
         warnings: Vec::new(),
     };
-    watch::Sender::new(Arc::new(Live::new(&config, stop.clone()))).subscribe()
+    watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.clone()))).subscribe()
 }
 
 /// The bytes of `POST /ingest`.
@@ -153,7 +157,7 @@ impl Client {
     /// All until the end.
     pub(crate) async fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
-        let read = timeout(PATIENCE, self.0.read_to_end(&mut bytes)).await;
+        let read = timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         assert!(read.is_ok(), "no end after: {text}");
         text
@@ -162,7 +166,7 @@ impl Client {
     /// All until a text has come.
     pub(crate) async fn until(&mut self, wanted: &str) -> String {
         let mut bytes = Vec::new();
-        let read = timeout(PATIENCE, async {
+        let read = timeout(TIMEOUT, async {
             let mut buffer = [0; 8192];
             while !String::from_utf8_lossy(&bytes).contains(wanted) {
                 let count = self.0.read(&mut buffer).await.expect("a connection");
@@ -193,4 +197,33 @@ pub(crate) fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
 
 pub(crate) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
+
+pub(crate) fn assert_refused(answer: &str, code: u16) {
+    assert_eq!(status(answer), code, "{answer}");
+    let error: Value = serde_json::from_str(body(answer)).expect("errors are JSON");
+    assert!(error["error"].is_string(), "{answer}");
+    if code == 401 {
+        assert_eq!(header(answer, "www-authenticate"), Some("Bearer"), "{answer}");
+    }
+}
+
+pub(crate) fn count(warden: &TestWarden, agent: usize) -> u64 {
+    warden.fleet.machine_records()[agent].counts_by_level.total()
+}
+
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_mins(1), "{what} did not come");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(crate) fn new_fleet(ids: &[&str], saved: SavedState) -> Arc<Fleet> {
+    Arc::new(Fleet::new(ids.iter().map(|id| (*id).to_owned()), saved, Arc::new(SystemClock)))
+}
+
+pub(crate) fn lines(fleet: &Fleet) -> Vec<Value> {
+    fleet.snapshot().0.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

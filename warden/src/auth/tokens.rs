@@ -1,4 +1,4 @@
-//! Who may ask: the tokens of a request against those of the configuration, in a time that tells nothing.
+//! Tokens and sessions: compares those of a request with the configured ones, in constant time.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -17,103 +17,104 @@ use subtle::ConstantTimeEq;
 
 /// Name of the cookie and of the query parameter.
 pub const TOKEN: &str = "token";
-/// A token with fewer bytes can be guessed: it counts from this machine only.
-pub const SHORT_TOKEN: usize = 16;
-/// How long a login lasts; the page renews it when half of that is over.
-pub const SESSION: Duration = Duration::from_hours(7 * 24);
-/// What a session begins with: its form.
-const SESSION_FORM: &str = "s1.";
-/// Whoever steals a session can guess the token by it; each guess costs so many rounds.
-const ROUNDS: NonZeroU32 = NonZeroU32::new(50_000).expect("it is not zero");
-const SALT: &[u8] = b"evenkeel warden session 1";
-/// What a cookie's value may not hold as it is, and `%` itself.
+/// A token with fewer bytes can be guessed, so it is accepted from this machine only.
+pub const MIN_TOKEN_BYTES: usize = 16;
+/// Lifetime of a session; the page renews it after half of that.
+pub const SESSION_LIFETIME: Duration = Duration::from_hours(7 * 24);
+/// Prefix of every session, with the version of its format.
+const SESSION_PREFIX: &str = "s1.";
+/// Rounds of PBKDF2. With a stolen session the token can be guessed offline; this makes each guess expensive.
+const KEY_ROUNDS: NonZeroU32 = NonZeroU32::new(50_000).expect("it is not zero");
+const KEY_SALT: &[u8] = b"evenkeel warden session 1";
+/// Characters that must be escaped in a cookie's value.
 const COOKIE_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The tokens. Only their digests are kept: of one length, so that a comparison tells not even that.
+/// The configured tokens. Only digests are kept; they have one length, so that a comparison does not reveal it.
 #[derive(Clone)]
-pub struct Access {
+pub struct Tokens {
     api: [u8; 32],
     api_is_short: bool,
-    /// By the digests of their tokens.
+    /// By digest.
     agents: HashMap<[u8; 32], AgentToken>,
-    /// Made of the token for people alone, so that every warden with that token takes the sessions of the others.
-    sessions: hmac::Key,
+    /// Derived from `api.token` alone, so that all wardens with that token accept each other's sessions.
+    session_key: hmac::Key,
 }
 
-/// What is known of an agent by its token.
+/// An agent as identified by its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentToken {
-    /// Place of the agent in the configuration.
-    pub place: usize,
-    /// Whether the token can be guessed.
+    /// Index of the agent in the configuration.
+    pub index: usize,
+    /// Whether the token is short enough to be guessed.
     pub is_short: bool,
 }
 
-impl Access {
-    /// `api` for people, `agents` in the order of the configuration. Of agents with one token the first is meant.
+impl Tokens {
+    /// `api` is `api.token`; `agents` are in the order of the configuration. A token that two agents share belongs to the
+    /// first.
     pub fn new<'a>(api: &Secret, agents: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut by_digest = HashMap::new();
-        for (place, token) in agents.into_iter().enumerate().filter(|(_, token)| !token.is_empty()) {
-            let known = AgentToken { place, is_short: is_short(token) };
+        for (index, token) in agents.into_iter().enumerate().filter(|(_, token)| !token.is_empty()) {
+            let known = AgentToken { index, is_short: is_short(token) };
             by_digest.entry(digest(token.expose())).or_insert(known);
         }
         let mut key = [0; 32];
-        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ROUNDS, SALT, api.expose().as_bytes(), &mut key);
+        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, KEY_ROUNDS, KEY_SALT, api.expose().as_bytes(), &mut key);
         Self {
             api: digest(api.expose()),
             api_is_short: is_short(api),
             agents: by_digest,
-            sessions: hmac::Key::new(hmac::HMAC_SHA256, &key),
+            session_key: hmac::Key::new(hmac::HMAC_SHA256, &key),
         }
     }
 
-    /// Whether this is the token for people.
+    /// Whether this is `api.token`.
     pub fn is_api(&self, token: &str) -> bool {
         bool::from(digest(token).ct_eq(&self.api)) && !token.is_empty()
     }
 
-    /// Whether the token for people can be guessed.
+    /// Whether `api.token` is short enough to be guessed.
     pub fn api_is_short(&self) -> bool {
         self.api_is_short
     }
 
-    /// The agent that this token belongs to. It is looked up by its digest: the cost does not depend on how many there
-    /// are, and the time tells nothing that helps to find a token.
+    /// The agent that this token belongs to. The lookup is by digest: its cost does not depend on the number of agents,
+    /// and its timing does not help in guessing a token.
     pub fn agent(&self, token: &str) -> Option<AgentToken> {
         let given = digest(token);
         let (known, agent) = self.agents.get_key_value(&given)?;
         (bool::from(known.ct_eq(&given)) && !token.is_empty()).then_some(*agent)
     }
 
-    /// The value of a cookie for a person who has just shown the token.
+    /// A new session, as the value of a cookie.
     pub fn session(&self, now: Timestamp) -> String {
-        let end = now.as_second().saturating_add(SESSION.as_secs().cast_signed());
-        let signed = format!("{SESSION_FORM}{end}");
-        let tag = hmac::sign(&self.sessions, signed.as_bytes());
+        let end = now.as_second().saturating_add(SESSION_LIFETIME.as_secs().cast_signed());
+        let signed = format!("{SESSION_PREFIX}{end}");
+        let tag = hmac::sign(&self.session_key, signed.as_bytes());
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// How long a session still lasts; `None` for one that is over, or is none of this token's.
-    pub fn session_left(&self, value: &str, now: Timestamp) -> Option<Duration> {
-        let (signed, tag) = value.strip_prefix(SESSION_FORM).and(value.rsplit_once('.'))?;
+    /// Remaining lifetime of a session; `None` when it has expired or was not signed with this key.
+    pub fn session_remaining(&self, value: &str, now: Timestamp) -> Option<Duration> {
+        let (signed, tag) = value.strip_prefix(SESSION_PREFIX).and(value.rsplit_once('.'))?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
-        hmac::verify(&self.sessions, signed.as_bytes(), &tag).ok()?;
-        let end: i64 = signed.strip_prefix(SESSION_FORM)?.parse().ok()?;
+        hmac::verify(&self.session_key, signed.as_bytes(), &tag).ok()?;
+        let end: i64 = signed.strip_prefix(SESSION_PREFIX)?.parse().ok()?;
         let left = end.checked_sub(now.as_second())?;
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_secs)
     }
 }
 
-/// Whether a cookie's value has the form of a session, so that it is no guess at a token.
+/// Whether a cookie's value looks like a session, so that it does not count as a guess at the token.
 pub fn is_session(value: &str) -> bool {
-    value.starts_with(SESSION_FORM)
+    value.starts_with(SESSION_PREFIX)
 }
 
 fn is_short(token: &Secret) -> bool {
-    token.expose().len() < SHORT_TOKEN
+    token.expose().len() < MIN_TOKEN_BYTES
 }
 
-/// What stands for a token where it is compared or remembered.
+/// Digest under which a token is compared and remembered.
 pub fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -126,8 +127,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The tokens in cookies of that name, decoded. There may be several: another program on the same host name may
-/// have set one.
+/// The decoded values of all cookies named [`TOKEN`]: another program on the same host name may have set one, too.
 pub fn cookies(headers: &HeaderMap) -> Vec<String> {
     let pairs = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let pairs = pairs.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -137,11 +137,11 @@ pub fn cookies(headers: &HeaderMap) -> Vec<String> {
 
 /// `Set-Cookie` for a session (DECISIONS 3).
 pub fn set_cookie(session: &str, https: bool) -> String {
-    format!("{}; Max-Age={}", cookie(session, https), SESSION.as_secs())
+    format!("{}; Max-Age={}", cookie(session, https), SESSION_LIFETIME.as_secs())
 }
 
-/// `Set-Cookie` that makes a browser forget the session.
-pub fn forget_cookie(https: bool) -> String {
+/// `Set-Cookie` that deletes the session.
+pub fn delete_cookie(https: bool) -> String {
     format!("{}; Max-Age=0", cookie("", https))
 }
 
@@ -155,8 +155,8 @@ fn cookie(value: &str, https: bool) -> String {
 mod tests {
     use super::*;
 
-    fn access() -> Access {
-        Access::new(&Secret::new("people"), &[Secret::new("one"), Secret::new("two"), Secret::new("three")])
+    fn tokens() -> Tokens {
+        Tokens::new(&Secret::new("people"), &[Secret::new("one"), Secret::new("two"), Secret::new("three")])
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -168,25 +168,25 @@ mod tests {
     }
 
     #[test]
-    fn each_token_opens_its_own_door_only() {
-        let access = access();
-        let place = |token: &str| access.agent(token).map(|agent| agent.place);
-        assert_eq!(["one", "two", "three"].map(place), [Some(0), Some(1), Some(2)]);
-        assert!(access.is_api("people"));
+    fn each_token_identifies_its_own_agent_only() {
+        let tokens = tokens();
+        let index = |token: &str| tokens.agent(token).map(|agent| agent.index);
+        assert_eq!(["one", "two", "three"].map(index), [Some(0), Some(1), Some(2)]);
+        assert!(tokens.is_api("people"));
         for wrong in ["", "people", "on", "one ", "ONE", "one\0", "onetwo"] {
-            assert_eq!(access.agent(wrong), None, "{wrong}");
+            assert_eq!(tokens.agent(wrong), None, "{wrong}");
         }
         for wrong in ["", "one", "peopl", "people ", "People"] {
-            assert!(!access.is_api(wrong), "{wrong}");
+            assert!(!tokens.is_api(wrong), "{wrong}");
         }
     }
 
     #[test]
     fn an_empty_token_authorises_nobody_even_if_one_were_configured() {
-        let access = Access::new(&Secret::default(), &[Secret::default()]);
-        assert!(!access.is_api(""));
-        assert_eq!(access.agent(""), None);
-        assert_eq!(Access::new(&Secret::new("a"), &[]).agent("x"), None);
+        let tokens = Tokens::new(&Secret::default(), &[Secret::default()]);
+        assert!(!tokens.is_api(""));
+        assert_eq!(tokens.agent(""), None);
+        assert_eq!(Tokens::new(&Secret::new("a"), &[]).agent("x"), None);
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn any_token_survives_the_way_through_a_cookie() {
+    fn any_token_survives_the_round_trip_through_a_cookie() {
         for token in ["plain", "a;b=c", "50% off", "with space", "\"quoted\"", "é+%41", "a\u{7f}b"] {
             let made = cookie(token, false);
             let (pair, rest) = made.split_once(';').unwrap();
@@ -214,59 +214,58 @@ mod tests {
             assert_eq!(cookies(&sent), [token]);
         }
         assert!(set_cookie("t", true).ends_with("; SameSite=Strict; Secure; Max-Age=604800"));
-        assert_eq!(forget_cookie(true), "token=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0");
+        assert_eq!(delete_cookie(true), "token=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0");
         let two = headers(&[("cookie", "token=a"), ("cookie", "mytoken=b; token=c; token")]);
         assert_eq!(cookies(&two), ["a", "c"]);
     }
 
     #[test]
     fn a_session_is_signed_ends_by_itself_and_with_its_token() {
-        let (access, now) = (access(), "2026-01-02T03:04:05Z".parse().unwrap());
-        let session = access.session(now);
+        let (tokens, now) = (tokens(), "2026-01-02T03:04:05Z".parse().unwrap());
+        let session = tokens.session(now);
         assert!(is_session(&session) && !session.contains("people"), "{session}");
-        assert_eq!(access.session_left(&session, now), Some(SESSION));
+        assert_eq!(tokens.session_remaining(&session, now), Some(SESSION_LIFETIME));
         let later = |seconds: u64| now.checked_add(Duration::from_secs(seconds)).unwrap();
-        assert_eq!(access.session_left(&session, later(SESSION.as_secs() - 1)), Some(Duration::from_secs(1)));
-        assert_eq!(access.session_left(&session, later(SESSION.as_secs())), None);
-        let sibling = Access::new(&Secret::new("people"), &[]);
-        assert!(sibling.session_left(&session, now).is_some(), "another warden with the same token");
-        let other = Access::new(&Secret::new("another"), &[]);
-        assert_eq!(other.session_left(&session, now), None);
+        assert_eq!(
+            tokens.session_remaining(&session, later(SESSION_LIFETIME.as_secs() - 1)),
+            Some(Duration::from_secs(1))
+        );
+        assert_eq!(tokens.session_remaining(&session, later(SESSION_LIFETIME.as_secs())), None);
+        let sibling = Tokens::new(&Secret::new("people"), &[]);
+        assert!(sibling.session_remaining(&session, now).is_some(), "another warden with the same token");
+        let other = Tokens::new(&Secret::new("another"), &[]);
+        assert_eq!(other.session_remaining(&session, now), None);
         let end = session.split('.').nth(1).unwrap().to_owned();
         let longer = session.replace(&end, &(end.parse::<u64>().unwrap() + 1).to_string());
         for wrong in
             [&longer, &session[..session.len() - 1], "s1.", "s1.9999999999", "s1.9999999999.", "", "people"]
         {
-            assert_eq!(access.session_left(wrong, now), None, "{wrong}");
+            assert_eq!(tokens.session_remaining(wrong, now), None, "{wrong}");
         }
     }
 
     #[test]
     fn of_ten_thousand_tokens_each_is_found_by_its_digest_and_the_first_agent_owns_a_shared_one() {
-        let tokens: Vec<_> =
+        let all: Vec<_> =
             (0..10_000).map(|n| Secret::new(format!("0123456789abcdef-{}", n % 9_999))).collect();
-        let access = Access::new(&Secret::new("people"), &tokens);
-        assert_eq!(
-            access.agents.len(),
-            9_999,
-            "one place of a table for each token, and nothing to go through"
-        );
-        for place in [0, 1, 5_000, 9_998] {
-            let agent = access.agent(tokens[place].expose());
-            assert_eq!(agent, Some(AgentToken { place, is_short: false }));
+        let tokens = Tokens::new(&Secret::new("people"), &all);
+        assert_eq!(tokens.agents.len(), 9_999, "a table with one slot for each token");
+        for index in [0, 1, 5_000, 9_998] {
+            let agent = tokens.agent(all[index].expose());
+            assert_eq!(agent, Some(AgentToken { index, is_short: false }));
         }
-        assert_eq!(access.agent(tokens[9_999].expose()).map(|agent| agent.place), Some(0));
-        assert_eq!(access.agent("0123456789abcdef-x"), None);
+        assert_eq!(tokens.agent(all[9_999].expose()).map(|agent| agent.index), Some(0));
+        assert_eq!(tokens.agent("0123456789abcdef-x"), None);
     }
 
     #[test]
     fn tokens_under_16_bytes_are_short() {
-        let access = Access::new(
+        let tokens = Tokens::new(
             &Secret::new("0123456789abcde"),
             &[Secret::new("0123456789abcdef"), Secret::new("short")],
         );
-        assert!(access.api_is_short());
-        let is_short = |token: &str| access.agent(token).map(|agent| agent.is_short);
+        assert!(tokens.api_is_short());
+        let is_short = |token: &str| tokens.agent(token).map(|agent| agent.is_short);
         assert_eq!((is_short("0123456789abcdef"), is_short("short")), (Some(false), Some(true)));
     }
 }

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Writes dist/function-order.ld: the functions that the program runs while it starts and rests, in both modes.
+
+The kernel maps 64 KiB around every page of code that is touched. Functions that run, scattered over 6 MiB of those that do
+not, so make most of the program resident. The linker places them together instead.
+
+Usage: CARGO_PROFILE_RELEASE_STRIP=none cargo build --release -p evenkeel
+       dist/scripts/function-order.py target/release/evenkeel
+
+Needs gdb and nm, and takes about five minutes. The agent asks the engine that it finds ($DOCKER_HOST), without changing
+anything there. The linker ignores names that are gone, and names that are missing only cost memory, up to 64 KiB each: write
+the file again after functions were renamed or moved on a large scale, and when the benchmarks show that memory at rest has
+grown.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+try:
+    import gdb
+except ImportError:
+    gdb = None
+
+SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "function-order.ld"
+HEAD = """/* Written by dist/scripts/function-order.py, which says why. Not to be edited by hand. */
+SECTIONS
+{
+  .text.resident :
+  {
+"""
+TAIL = """  }
+}
+INSERT BEFORE .text;
+"""
+LONGEST = 100
+AGENT_TOKEN = "0123456789abcdef-of-a"
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def ask(port, path, body=None, headers=None):
+    """Sends a request; whatever the answer is."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
+    except urllib.error.HTTPError:
+        pass
+
+
+def configuration(mode, port, folder):
+    """A small configuration that lets everything work that works at rest."""
+    if mode == "warden":
+        people = "0123456789abcdef-of-people"
+        return {
+            "api": {"address": [f"127.0.0.1:{port}"], "token": people, "state_path": f"{folder}/state.json"},
+            "agents": [{"id": "a", "url": f"http://127.0.0.1:{port}", "token": AGENT_TOKEN}],
+        }
+    compose = folder / "compose.yml"
+    compose.write_text("services: {}\n")
+    service = {"name": "shop", "images": ["shop:1"], "compose_project": "shop", "compose_files": [str(compose)]}
+    return {
+        "registry": {"url": "http://127.0.0.1:9", "poll_interval": 10},
+        "api": {"address": [f"127.0.0.1:{port}"]},
+        "state": {"path": f"{folder}/state"},
+        "audit": {"path": f"{folder}/audit.jsonl"},
+        "services": [service],
+    }
+
+
+def symbols(program):
+    """Address, size and mangled name of each function."""
+    for line in subprocess.check_output(["nm", "-S", "--defined-only", program], text=True).splitlines():
+        fields = line.split()
+        if len(fields) == 4 and fields[2] in "tTwW" and pattern(fields[3]):
+            yield int(fields[0], 16), int(fields[1], 16), fields[3]
+
+
+def run(program, mode):
+    """Addresses of the functions that are entered: each has a breakpoint that is hit once."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "addresses").write_text("\n".join({str(address) for address, _, _ in symbols(program)}))
+        (folder / "config.json").write_text(json.dumps(configuration(mode, port, folder)))
+        command = ["gdb", "-nx", "-batch", "-x", __file__, "--args", program, "--mode", mode]
+        command += ["--config", folder / "config.json"]
+        with open(folder / "log", "w", encoding="utf-8") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "RECORD": name})
+        for _ in range(6000):
+            try:
+                ask(port, "/health")
+                break
+            except OSError:
+                if process.poll() is not None:
+                    sys.exit((folder / "log").read_text())
+                time.sleep(0.1)
+        if mode == "warden":
+            entry = {
+                "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": "m",
+                "level": "info", "seq": 1,
+            }
+            headers = {"authorization": f"Bearer {AGENT_TOKEN}", "content-type": "application/json"}
+            ask(port, "/ingest", json.dumps(entry).encode(), headers)
+        # A second round of heartbeats, or some polls; gdb may be slow.
+        before = -1
+        while (count := (folder / "hits").stat().st_size) > before:
+            before = count
+            time.sleep(45)
+        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+        process.wait(60)
+        return {int(address) for address in (folder / "hits").read_text().split()}
+
+
+def record():
+    """Inside gdb: writes down the functions that are entered."""
+    folder = pathlib.Path(os.environ["RECORD"])
+    for setting in ("pagination off", "confirm off", "breakpoint always-inserted on", "print thread-events off"):
+        gdb.execute(f"set {setting}")
+    gdb.execute("handle SIGPIPE SIGHUP nostop noprint pass", to_string=True)
+    gdb.execute("starti", to_string=True)
+    process = gdb.selected_inferior()
+    (folder / "pid").write_text(str(process.pid))
+    base = int(pathlib.Path(f"/proc/{process.pid}/maps").read_text().partition("-")[0], 16)
+    for address in (folder / "addresses").read_text().split():
+        gdb.execute(f"tbreak *{base + int(address)}", to_string=True)
+    with open(folder / "hits", "w", encoding="utf-8") as hits:
+        while process.pid:
+            gdb.execute("continue", to_string=True)
+            if process.pid:
+                print(int(gdb.selected_frame().pc()) - base, file=hits, flush=True)
+
+
+def pattern(name):
+    """The name without the hashes, which change from build to build; `None` for what is not a function of Rust."""
+    legacy = re.match(r"(_ZN.*17h)[0-9a-f]{16}E", name)
+    if legacy:
+        return legacy[1] + "*"
+    if name.startswith("_R"):
+        return re.sub(r"Cs[0-9A-Za-z]*_", "Cs*_", name)
+    return None
+
+
+def shorten(name):
+    """Names of generic functions can be a thousand characters long; their beginning tells them apart well enough."""
+    return name if len(name) <= LONGEST else name[:LONGEST] + "*"
+
+
+def order(program, hits):
+    """The patterns of the functions that run; last those of generic functions most of whose instances do not run."""
+    total, running = collections.Counter(), collections.Counter()
+    for address, size, name in symbols(program):
+        total[pattern(name)] += size
+        if address in hits:
+            running[pattern(name)] += size
+    return sorted(running, key=lambda name: (-round(running[name] / total[name], 1), name))
+
+
+def main():
+    program = sys.argv[1]
+    warden, agent = (order(program, run(program, mode)) for mode in ("warden", "agent"))
+    # What both run is in the middle, so that each mode has one stretch of its own.
+    in_warden, in_agent = set(warden), set(agent)
+    names = [name for name in warden if name not in in_agent]
+    names += [name for name in warden if name in in_agent]
+    names += [name for name in agent if name not in in_warden]
+    with open(SCRIPT, "w", encoding="utf-8") as out:
+        out.write(HEAD)
+        # What is marked as cold has a section with the prefix .text.unlikely.
+        out.writelines(f"    *(.text*.{name})\n" for name in dict.fromkeys(map(shorten, names)))
+        out.write(TAIL)
+    print(f"{SCRIPT}: {len(warden)} names of the warden and {len(agent)} of the agent, {len(names)} in all")
+
+
+if gdb:
+    record()
+else:
+    main()

@@ -1,0 +1,176 @@
+//! One agent as the warden sees it: online or not, what has arrived, what is missing. Pure; time is an argument.
+
+use std::collections::VecDeque;
+
+use evenkeel_common::wire::{FleetEntry, Kind, Level, LevelCounts, MachineRecord};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::entry;
+use super::sequence::SequenceSet;
+use crate::PROGRAM;
+
+/// An entry with an old sequence number whose timestamp is this much newer than all others is not a duplicate: its agent
+/// has restarted its numbering.
+const RESTART_MARGIN: SignedDuration = SignedDuration::from_secs(1);
+/// For how many of the last entries a digest is kept.
+const DIGESTS: usize = 8;
+
+/// One agent. Some fields keep their old names in the state file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Machine {
+    id: String,
+    online: Option<bool>,
+    since: Option<Timestamp>,
+    reason: Option<String>,
+    last_entry: Option<Timestamp>,
+    #[serde(rename = "seen")]
+    sequence: SequenceSet,
+    /// Timestamp of its newest entry. One in the future counts as of its arrival, or no later one would be newer.
+    #[serde(rename = "youngest")]
+    newest: Option<Timestamp>,
+    /// Sequence numbers of its last entries, with a digest of each.
+    #[serde(default, rename = "recent")]
+    digests: VecDeque<(u64, u64)>,
+    counts: LevelCounts,
+    #[serde(rename = "repeats")]
+    duplicates: u64,
+}
+
+impl Machine {
+    /// An agent of which nothing is known yet.
+    pub(super) fn new(id: String) -> Self {
+        Self { id, ..Self::default() }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether its last heartbeat was answered; `None` before the first.
+    pub fn online(&self) -> Option<bool> {
+        self.online
+    }
+
+    /// How many duplicates arrived.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// How many entries of each level arrived.
+    pub fn counts(&self) -> LevelCounts {
+        self.counts
+    }
+
+    /// How many sequence numbers were skipped and have not arrived since.
+    pub fn missing(&self) -> u64 {
+        self.sequence.missing()
+    }
+
+    /// The machine as `GET /machines` shows it.
+    pub fn record(&self) -> MachineRecord {
+        MachineRecord {
+            id: self.id.clone(),
+            online: self.online,
+            since: self.since,
+            reason: self.reason.clone(),
+            last_entry: self.last_entry,
+            last_seq: self.sequence.last(),
+            missing: self.missing(),
+            counts_by_level: self.counts,
+        }
+    }
+
+    /// Counts an entry; `false` for a duplicate.
+    pub(super) fn record_entry(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
+        if !self.is_new(entry) {
+            self.duplicates = self.duplicates.saturating_add(1);
+            return false;
+        }
+        self.newest = self.newest.max(Some(entry.timestamp.min(now)));
+        self.last_entry = Some(now);
+        self.counts.add(&entry.level);
+        true
+    }
+
+    /// Records the outcome of a heartbeat; the entry for a transition (spec 3.3). A first success is expected and makes
+    /// none, a first failure does.
+    pub(super) fn record_heartbeat(
+        &mut self,
+        outcome: Result<(), String>,
+        now: Timestamp,
+    ) -> Option<FleetEntry> {
+        let was_online = self.online.replace(outcome.is_ok());
+        let since = self.since.replace(now);
+        self.reason = outcome.err();
+        if self.reason.is_some() {
+            let message = format!("{} does not answer", self.id);
+            return Some(self.transition(&Kind::AGENT_OFFLINE, Level::Warning, message, now));
+        }
+        was_online?;
+        let downtime = since.map(|since| entry::format_duration(now.duration_since(since)));
+        let downtime = downtime.map(|downtime| format!(" after {downtime}")).unwrap_or_default();
+        let message = format!("{} answers again{downtime}", self.id);
+        Some(self.transition(&Kind::AGENT_ONLINE, Level::Info, message, now))
+    }
+
+    fn transition(&self, kind: &Kind, level: Level, message: String, now: Timestamp) -> FleetEntry {
+        FleetEntry {
+            timestamp: now,
+            machine: self.id.clone(),
+            service: PROGRAM.to_owned(),
+            event: kind.as_str().to_owned(),
+            message,
+            level: level.as_str().to_owned(),
+            old_digest: None,
+            new_digest: None,
+            container: None,
+            reason: self.reason.clone(),
+            output: None,
+            seq: None,
+            agent: self.id.clone(),
+        }
+    }
+
+    /// Whether an entry has not arrived before. The same sequence number with the same content is a duplicate; with other
+    /// content the agent has restarted its numbering, whatever the clocks say. For an older number only timestamps can
+    /// tell the two apart.
+    fn is_new(&mut self, entry: &FleetEntry) -> bool {
+        let Some(number) = entry.seq else { return true };
+        let digest = digest(entry);
+        let known = self.digests.iter().find(|(recent, _)| *recent == number).map(|(_, digest)| *digest);
+        let has_restarted = if let Some(known) = known {
+            known != digest
+        } else {
+            let is_old = self.sequence.last().is_some_and(|last| number <= last);
+            let is_newer = |newest| entry.timestamp.duration_since(newest) > RESTART_MARGIN;
+            self.sequence.is_far(number) || is_old && self.newest.is_some_and(is_newer)
+        };
+        if has_restarted {
+            self.sequence = SequenceSet::default();
+            self.digests.clear();
+        }
+        let is_new = self.sequence.insert(number);
+        if is_new {
+            self.digests.push_back((number, digest));
+            if self.digests.len() > DIGESTS {
+                self.digests.pop_front();
+            }
+        }
+        is_new
+    }
+}
+
+/// What tells two entries with one sequence number apart.
+fn digest(entry: &FleetEntry) -> u64 {
+    let mut hash = Sha256::new();
+    for part in [&entry.timestamp.to_string(), &entry.service, &entry.event, &entry.message] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.finalize()[..8]);
+    u64::from_le_bytes(first)
+}

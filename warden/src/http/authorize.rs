@@ -1,0 +1,129 @@
+//! Authorization of users: by session or `api.token`, with throttling of wrong ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::http::{Arrival, HeaderMap, Request, Response, StatusCode, error, too_many};
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
+
+use super::Api;
+use super::metrics::LoginRefusal;
+use crate::auth::throttle;
+use crate::auth::tokens::{self, MIN_TOKEN_BYTES};
+use crate::reload::ActiveConfig;
+
+/// Why a user is not authorized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoginError {
+    /// No token was sent.
+    Missing,
+    /// The token is not `api.token`.
+    Wrong,
+    /// Too many wrong ones came from that address; retry after so many seconds.
+    Throttled(u16),
+    /// `api.token` is too short to be accepted from another machine.
+    TooShort,
+}
+
+impl LoginError {
+    /// The answer; `required` says what would have been accepted.
+    pub(super) fn reply(self, required: &str) -> Response {
+        match self {
+            Self::Missing | Self::Wrong => unauthorized(required),
+            Self::Throttled(seconds) => too_many(self.message().unwrap_or_default(), seconds),
+            Self::TooShort => error(StatusCode::FORBIDDEN, self.message().unwrap_or_default()),
+        }
+    }
+
+    /// The text for a person; `None` when nothing was sent.
+    pub(super) fn message(self) -> Option<String> {
+        match self {
+            Self::Missing => None,
+            Self::Wrong => Some("That token is not accepted.".to_owned()),
+            Self::Throttled(seconds) => {
+                Some(format!("Too many wrong tokens came from this address. Try again in {seconds} seconds."))
+            }
+            Self::TooShort => Some(format!(
+                "api.token in the warden's configuration has fewer than {MIN_TOKEN_BYTES} characters, so it is accepted \
+                 from the warden's own machine only. Set a longer one."
+            )),
+        }
+    }
+}
+
+impl Api {
+    /// The active configuration.
+    pub(super) fn config(&self) -> Arc<ActiveConfig> {
+        self.config.borrow().clone()
+    }
+
+    /// Accepts a session, or `api.token` in the query, in the cookie or as bearer.
+    pub(super) fn authorize(&self, request: &Request) -> Result<(), LoginError> {
+        let bearer = tokens::bearer(&request.headers);
+        self.authorize_with(request, bearer.map(str::to_owned))
+    }
+
+    /// The same without the bearer.
+    pub(super) fn authorize_page(&self, request: &Request) -> Result<(), LoginError> {
+        self.authorize_with(request, None)
+    }
+
+    fn authorize_with(&self, request: &Request, bearer: Option<String>) -> Result<(), LoginError> {
+        let cookies = tokens::cookies(&request.headers);
+        let (config, now) = (self.config(), self.clock.now());
+        if cookies.iter().any(|value| config.tokens.session_remaining(value, now).is_some()) {
+            return Ok(());
+        }
+        let cookies = cookies.into_iter().filter(|value| !tokens::is_session(value));
+        let sent = request.query.get(tokens::TOKEN).cloned().into_iter().chain(cookies).chain(bearer);
+        self.check_api_token(&config, &request.headers, &request.arrival, sent)
+    }
+
+    /// Whether one of `sent` is `api.token`. Wrong ones count against the client.
+    pub(super) fn check_api_token(
+        &self,
+        config: &ActiveConfig,
+        headers: &HeaderMap,
+        arrival: &Arrival,
+        sent: impl Iterator<Item = String>,
+    ) -> Result<(), LoginError> {
+        let sent: Vec<String> = sent.filter(|token| !token.is_empty()).collect();
+        if sent.is_empty() {
+            return Err(LoginError::Missing);
+        }
+        let client = throttle::client_address(arrival, headers);
+        // Whatever was sent, so that the answer does not tell whether it was right.
+        if config.tokens.api_is_short() && !client.is_loopback() {
+            self.metrics.count_login_refusal(LoginRefusal::TooShort);
+            return Err(LoginError::TooShort);
+        }
+        if let Some(wait) = self.throttle.retry_after(client) {
+            self.metrics.count_login_refusal(LoginRefusal::Throttled);
+            return Err(LoginError::Throttled(whole_seconds(wait)));
+        }
+        if sent.iter().any(|token| config.tokens.is_api(token)) {
+            return Ok(());
+        }
+        for token in &sent {
+            self.metrics.count_login_refusal(LoginRefusal::Wrong);
+            self.throttle.record_failure(client, &tokens::digest(token), "user");
+        }
+        Err(LoginError::Wrong)
+    }
+}
+
+/// For `Retry-After`: rounded up.
+pub(super) fn whole_seconds(wait: Duration) -> u16 {
+    u16::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u16::MAX)
+}
+
+/// 401 as JSON.
+pub(super) fn unauthorized(text: &str) -> Response {
+    challenge(error(StatusCode::UNAUTHORIZED, text))
+}
+
+/// Adds the header that 401 requires.
+pub(super) fn challenge(mut response: Response) -> Response {
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}

@@ -1,0 +1,137 @@
+//! `POST /login`, `POST /logout`, and the login form.
+
+use std::sync::LazyLock;
+
+use evenkeel_common::http::{Admitted, Arrival, HeaderMap, Request, Response, StatusCode, json};
+use evenkeel_common::page::{self, Document};
+use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
+use jiff::Timestamp;
+
+use super::Api;
+use super::authorize::{LoginError, challenge};
+use super::page::STYLE;
+use crate::auth::tokens::{self, Tokens};
+
+const REQUIRED: &str = "api.token is needed: as ?token= or as the cookie \"token\"";
+
+static FORM: LazyLock<Document> = LazyLock::new(|| form(None));
+
+/// The form, with why the last attempt failed.
+fn form(refusal: Option<&str>) -> Document {
+    let mut html = include_str!("../ui/login.html").to_owned();
+    if let Some(refusal) = refusal {
+        // The text is ours and has nothing to escape.
+        html = html.replace(" hidden></p>", &format!(">{refusal}</p>"));
+    }
+    page::document(&html, STYLE, include_str!("../ui/login.js"))
+}
+
+/// Everybody may try; the token is in the body.
+// A refusal is an answer, made once and sent; boxing it would only add a step.
+#[allow(clippy::result_large_err, clippy::unnecessary_wraps)]
+pub(super) fn admit(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+    Ok(Admitted::as_peer(arrival))
+}
+
+/// Starts a session and redirects to the dashboard with the requested view.
+pub(super) async fn login(api: Api, request: Request) -> Response {
+    let fields = form_urlencoded::parse(&request.body);
+    let sent = fields.filter(|(name, _)| name == tokens::TOKEN).map(|(_, value)| value.into_owned()).take(1);
+    let config = api.config();
+    if let Err(refused) = api.check_api_token(&config, &request.headers, &request.arrival, sent) {
+        return deny(refused, &request.headers);
+    }
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let mut view = form_urlencoded::Serializer::new(String::new());
+    view.extend_pairs(request.query.iter().filter(|(name, _)| *name != tokens::TOKEN));
+    let view = view.finish();
+    let target = if view.is_empty() { "/".to_owned() } else { format!("/?{view}") };
+    let target = HeaderValue::from_str(&target).expect("percent-encoded text is header text");
+    response.headers_mut().insert(LOCATION, target);
+    start_session(&mut response, &config.tokens, api.clock.now(), &request.headers);
+    response
+}
+
+/// Refuses a user: the form for a browser's navigation, JSON for scripts and programs.
+pub(super) fn deny(refused: LoginError, headers: &HeaderMap) -> Response {
+    let message = refused.message();
+    let answer = refused.reply(message.as_deref().unwrap_or(REQUIRED));
+    if !accepts_html(headers) {
+        return answer;
+    }
+    let document = message.as_deref().map(|message| form(Some(message)));
+    let mut page = document.as_ref().unwrap_or(&FORM).reply(answer.status(), headers);
+    page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(seconds) = answer.headers().get(RETRY_AFTER) {
+        page.headers_mut().insert(RETRY_AFTER, seconds.clone());
+    }
+    if answer.status() == StatusCode::UNAUTHORIZED { challenge(page) } else { page }
+}
+
+/// Deletes the cookie, which no script can. It needs no token: there is only a login to lose, and pages of other sites are
+/// refused by the Origin rule.
+pub(super) async fn logout(_: Api, request: Request) -> Response {
+    let mut response = json(StatusCode::OK, &serde_json::json!({ "status": "logged_out" }));
+    set_cookie(&mut response, &tokens::delete_cookie(is_https(&request.headers)));
+    response
+}
+
+/// Adds the cookie of a new session.
+pub(super) fn start_session(response: &mut Response, tokens: &Tokens, now: Timestamp, request: &HeaderMap) {
+    set_cookie(response, &tokens::set_cookie(&tokens.session(now), is_https(request)));
+}
+
+fn set_cookie(response: &mut Response, cookie: &str) {
+    let cookie = HeaderValue::from_str(cookie).expect("percent-encoded text is header text");
+    response.headers_mut().insert(SET_COOKIE, cookie);
+}
+
+fn is_https(headers: &HeaderMap) -> bool {
+    // Of several proxies the first one is the one that the browser speaks to.
+    let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok()?.split(',').next());
+    proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
+}
+
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|accept| accept.to_str().ok());
+    accepted.any(|accept| accept.contains("text/html"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_is_complete_and_sends_no_referrer() {
+        for document in [&*FORM, &form(Some("That token is not accepted."))] {
+            let text = std::str::from_utf8(document.text()).unwrap();
+            assert!(text.starts_with("<!doctype html>"));
+            assert!(!text.contains("<!--"), "a placeholder is left");
+            assert!(!text.contains("name=\"referrer\""), "the header's policy holds");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_in_the_form_without_any_script() {
+        let text = String::from_utf8(form(Some("That token is not accepted.")).text().to_vec()).unwrap();
+        assert!(text.contains("role=\"alert\">That token is not accepted.</p>"), "{text}");
+        assert!(!String::from_utf8_lossy(FORM.text()).contains("not accepted"));
+    }
+
+    #[test]
+    fn https_is_what_the_browser_speaks() {
+        for (proto, expected) in [
+            ("https", true),
+            ("HTTPS", true),
+            ("https, http", true),
+            (" Https ,http", true),
+            ("http, https", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-proto", proto.parse().unwrap());
+            assert_eq!(is_https(&headers), expected, "{proto}");
+        }
+    }
+}

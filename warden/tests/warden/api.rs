@@ -1,0 +1,130 @@
+//! The endpoints over real connections: what is stored, streamed and counted.
+
+use serde_json::{Value, json};
+
+use crate::support::{A, API_TOKEN, B, TestWarden, body, count, entry, header, post, status};
+
+#[tokio::test]
+async fn an_entry_is_accepted_kept_and_streamed() {
+    let warden = TestWarden::start();
+    let answer = warden.post(A, &entry(1)).await;
+    assert_eq!((status(&answer), body(&answer)), (200, r#"{"status":"accepted"}"#));
+    let mut stream = warden.connect().await;
+    stream.write(format!("GET /events?token={API_TOKEN} HTTP/1.1\r\nhost: w\r\n\r\n").as_bytes()).await;
+    let first = stream.until("entry 1").await;
+    assert_eq!(header(&first, "content-type"), Some("text/event-stream"));
+    assert_eq!(header(&first, "x-accel-buffering"), Some("no"));
+    assert!(!first.contains("event: "), "frames are unnamed");
+    warden.post(B, &entry(1)).await;
+    let second = stream.until("\"b\"}\n\n").await;
+    assert!(second.contains(
+        r#"data: {"timestamp":"2026-01-02T03:04:05Z","machine":"b","service":"web","event":"updated","message":"entry 1","level":"info","seq":1,"agent":"b"}"#
+    ), "{second}");
+    // The stream ends with the program, at once.
+    warden.stop.cancel();
+    stream.rest().await;
+    warden.finish().await;
+}
+
+/// The forms that the agent's own tests pin, and that of the predecessor's agent (DECISIONS 3).
+#[tokio::test]
+async fn entries_of_a_mixed_fleet_are_kept_field_by_field() {
+    let warden = TestWarden::start();
+    for (token, id, sent) in [
+        (A, "a", include_str!("../../../common/tests/golden/pushed.json")),
+        (B, "b", include_str!("../../../common/tests/golden/pushed_by_predecessor.json")),
+    ] {
+        assert_eq!(status(&warden.post(token, sent).await), 200);
+        let mut expected: Value = serde_json::from_str(sent).expect("a golden file");
+        expected.as_object_mut().expect("an object").remove("something_else");
+        expected["agent"] = json!(id);
+        let (lines, ..) = warden.fleet.snapshot();
+        let kept: Value = serde_json::from_str(lines.last().expect("an entry")).expect("JSON");
+        assert_eq!(kept, expected);
+    }
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn the_replay_is_the_last_50_and_a_known_id_continues() {
+    let warden = TestWarden::start();
+    for seq in 1..=60 {
+        warden.post(A, &entry(seq)).await;
+    }
+    let listen = async |headers: String| {
+        let mut stream = warden.connect().await;
+        stream
+            .write(
+                format!("GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={API_TOKEN}\r\n{headers}\r\n")
+                    .as_bytes(),
+            )
+            .await;
+        stream
+    };
+    let replay = listen(String::new()).await.until("entry 60").await;
+    assert!(replay.contains("entry 11\"") && !replay.contains("entry 10\""), "{replay}");
+    let ids: Vec<u64> = replay.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
+    assert!(ids.len() == 50 && ids.windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids:?}");
+    let first = ids[0] - 5;
+    let more = listen(format!("last-event-id: {first}\r\n")).await.until("entry 60").await;
+    assert!(more.contains("entry 7\"") && !more.contains("entry 6\""), "{more}");
+    let unknown = listen("last-event-id: 5\r\n".to_owned()).await.until("entry 60").await;
+    assert_eq!(unknown.matches("data: ").count(), 50);
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn repeats_are_stored_once_and_gaps_are_shown_until_they_close() {
+    let warden = TestWarden::start();
+    for seq in [1, 2, 2, 1, 6, 6] {
+        let answer = warden.post(A, &entry(seq)).await;
+        assert_eq!(body(&answer), r#"{"status":"accepted"}"#, "a repeat is accepted too");
+    }
+    let machines = |answer: String| serde_json::from_str::<Value>(body(&answer)).unwrap();
+    let ask = || warden.get("/machines", "cookie: token=0123456789abcdef-people\r\n");
+    let seen = machines(ask().await);
+    assert_eq!((&seen[0]["missing"], &seen[0]["last_seq"]), (&json!(3), &json!(6)));
+    assert_eq!(
+        seen[0]["counts_by_level"],
+        json!({"info": 3, "warning": 0, "error": 0, "critical": 0, "other": 0})
+    );
+    assert_eq!(
+        seen[1],
+        json!({"id": "b", "missing": 0, "counts_by_level": {"info": 0, "warning": 0, "error": 0, "critical": 0, "other": 0}})
+    );
+    for seq in [4, 5, 3] {
+        warden.post(A, &entry(seq)).await;
+    }
+    assert_eq!(machines(ask().await)[0]["missing"], 0);
+    let metrics = warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n")).await;
+    for line in [
+        r#"evenkeel_warden_entries_total{agent="a",level="info"} 6"#,
+        r#"evenkeel_warden_repeated_entries_total{agent="a"} 3"#,
+        r#"evenkeel_warden_missing_entries{agent="a"} 0"#,
+        r#"evenkeel_warden_refused_requests_total{reason="unauthorised"} 0"#,
+        "evenkeel_warden_streams 0",
+        "process_start_time_seconds",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in: {metrics}");
+    }
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let warden = TestWarden::start();
+    let mut client = warden.connect().await;
+    let mut requests = String::new();
+    for seq in 1..=20 {
+        requests += &post(&format!("authorization: Bearer {A}\r\n"), &entry(seq));
+        requests += &post("authorization: Bearer wrong\r\n", &entry(seq));
+    }
+    requests += "GET /health HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n";
+    client.write(requests.as_bytes()).await;
+    let answers = client.rest().await;
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 21, "{answers}");
+    assert_eq!(answers.matches("HTTP/1.1 401").count(), 20);
+    assert_eq!(count(&warden, 0), 20);
+    assert_eq!(warden.fleet.machine_records()[0].missing, 0);
+    warden.finish().await;
+}

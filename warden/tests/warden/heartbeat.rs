@@ -1,0 +1,162 @@
+//! Heartbeats to good, dead, slow and hostile agents.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::MachineRecord;
+use evenkeel_warden::fleet::SavedState;
+use evenkeel_warden::heartbeat::{Heartbeat, MAX_CONCURRENT};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::support::{self, eventually, lines, new_fleet};
+
+fn state_of<'a>(records: &'a [MachineRecord], id: &str) -> &'a MachineRecord {
+    records.iter().find(|record| record.id == id).unwrap()
+}
+
+/// A server that answers every connection with these bytes, and then with `tail` for ever.
+async fn hostile(tasks: &TaskSet, head: &'static [u8], tail: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connections = tasks.clone();
+    tasks.spawn("hostile", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            connections.spawn("connection", async move {
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream.write_all(head).await;
+                while !tail.is_empty() && stream.write_all(tail).await.is_ok() {}
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
+    let (good, sick, proxied, moved) = (
+        MockServer::start().await,
+        MockServer::start().await,
+        MockServer::start().await,
+        MockServer::start().await,
+    );
+    let answer = |server: &'static str, template: ResponseTemplate| {
+        (server, Mock::given(method("GET")).and(path("/health")).respond_with(template))
+    };
+    let ok = answer("good", ResponseTemplate::new(200).set_body_json(serde_json::json!({"status": "ok"}))).1;
+    ok.mount(&good).await;
+    let unavailable = serde_json::json!({"status": "unavailable", "error": "engine"});
+    answer("sick", ResponseTemplate::new(503).set_body_json(unavailable)).1.mount(&sick).await;
+    answer("proxied", ResponseTemplate::new(503).set_body_string("<html>no backend</html>"))
+        .1
+        .mount(&proxied)
+        .await;
+    let away =
+        ResponseTemplate::new(302).insert_header("location", format!("{}/health", good.uri()).as_str());
+    answer("moved", away).1.mount(&moved).await;
+    let tasks = TaskSet::new();
+    let endless_body =
+        hostile(&tasks, b"HTTP/1.1 503 x\r\n\r\n{\"status\":\"", b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa").await;
+    let endless_head = hostile(&tasks, b"HTTP/1.1 200 OK\r\n", b"x: aaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n").await;
+    let silent = hostile(&tasks, b"", b"").await;
+    let garbage = hostile(&tasks, b"\x16\x03\x01nonsense\r\n\r\n", b"").await;
+    let gone = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://secret:word@{}", listener.local_addr().unwrap())
+    };
+    let all = [
+        ("good", good.uri()),
+        ("sick", sick.uri()),
+        ("proxied", proxied.uri()),
+        ("moved", moved.uri()),
+        ("endless-body", endless_body),
+        ("endless-head", endless_head),
+        ("silent", silent),
+        ("garbage", garbage),
+        ("gone", gone),
+    ];
+    let ids: Vec<&str> = all.iter().map(|(id, _)| *id).collect();
+    let fleet = new_fleet(&ids, SavedState::default());
+    let stop = CancellationToken::new();
+    let agents: Vec<_> = all.iter().map(|(id, url)| (*id, url.clone(), "t")).collect();
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), fleet.clone()).unwrap();
+    let heartbeat = heartbeat.every(Duration::from_millis(200));
+    let started = Instant::now();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    eventually("the good agent", || state_of(&fleet.machine_records(), "good").online == Some(true)).await;
+    assert!(started.elapsed() < Duration::from_secs(4), "nobody waits for the hostile ones");
+    eventually("all", || fleet.machine_records().iter().all(|record| record.online.is_some())).await;
+    let records = fleet.machine_records();
+    for record in &records {
+        let expected = matches!(record.id.as_str(), "good" | "sick");
+        assert_eq!(record.online, Some(expected), "{record:?}");
+        assert_eq!(record.reason.is_none(), expected, "{record:?}");
+    }
+    assert_eq!(state_of(&records, "moved").reason.as_deref(), Some("GET /health answers 302 Found"));
+    assert_eq!(
+        state_of(&records, "proxied").reason.as_deref(),
+        Some("GET /health answers 503 Service Unavailable")
+    );
+    assert_eq!(state_of(&records, "silent").reason.as_deref(), Some("no answer within 5 s"));
+    let refused = state_of(&records, "gone").reason.clone().unwrap();
+    assert!(refused.starts_with("cannot connect: ") && !refused.contains("secret"), "{refused}");
+
+    // Only changes are entries: one for each that is offline, none for those that are not.
+    let kinds: Vec<_> = lines(&fleet).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["agent_offline"; 7]);
+    good.reset().await;
+    eventually("good to be away", || state_of(&fleet.machine_records(), "good").online == Some(false)).await;
+    let back = Mock::given(method("GET")).respond_with(ResponseTemplate::new(204));
+    back.mount(&good).await;
+    eventually("good to be back", || state_of(&fleet.machine_records(), "good").online == Some(true)).await;
+    let last = lines(&fleet).pop().unwrap();
+    assert_eq!((last["event"].as_str(), last["agent"].as_str()), (Some("agent_online"), Some("good")));
+    assert_eq!((last["service"].as_str(), last["level"].as_str()), (Some("warden"), Some("info")));
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+/// More agents than are asked at once: each is asked in its turn, and none is offline for having waited.
+#[tokio::test]
+async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answers() {
+    let (tasks, now, most) = (TaskSet::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connections = tasks.clone();
+    let (open, peak) = (now.clone(), most.clone());
+    tasks.spawn("agents", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (open, peak) = (open.clone(), peak.clone());
+            peak.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            connections.spawn("connection", async move {
+                let _ = stream.read(&mut [0; 1024]).await;
+                sleep(Duration::from_secs(1)).await;
+                open.fetch_sub(1, Ordering::SeqCst);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    .await;
+            });
+        }
+    });
+    let ids: Vec<String> = (0..1500).map(|n| format!("agent-{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let fleet = new_fleet(&ids, SavedState::default());
+    let stop = CancellationToken::new();
+    let agents: Vec<_> = ids.iter().map(|id| (*id, url.clone(), "t")).collect();
+    // So short an interval makes the probes start faster than they are answered.
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), fleet.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(1)).run(stop.clone()));
+    eventually("all", || fleet.machine_records().iter().all(|record| record.online.is_some())).await;
+    assert!(fleet.machine_records().iter().all(|record| record.online == Some(true)));
+    assert_eq!(lines(&fleet), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
+    assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT, "{most:?}");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}

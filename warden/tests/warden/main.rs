@@ -1,0 +1,11 @@
+//! Tests of the warden as a whole: its endpoints over real connections, and its tasks.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod auth;
+mod heartbeat;
+mod hostile;
+mod layers;
+mod state_file;
+mod support;
