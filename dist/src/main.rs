@@ -1,41 +1,17 @@
 //! The program `evenkeel`: all modes in one executable (spec, introduction).
 
+mod command;
+mod health;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use evenkeel_agent::cli;
 use evenkeel_warden::cli as warden;
 
-/// Keeps container services up to date, proves every new image, goes back when it is bad
-#[derive(Debug, Parser)]
-#[command(name = "evenkeel", version)]
-struct Command {
-    /// What to run as
-    #[arg(long, value_enum, default_value_t = Mode::Agent)]
-    mode: Mode,
-    #[command(flatten)]
-    agent: cli::Args,
-    #[command(subcommand)]
-    task: Option<Task>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Mode {
-    /// Update, heal and report the services of this machine
-    Agent,
-    /// Collect the entries of many agents (configuration: /etc/evenkeel/warden.json unless --config says otherwise)
-    Warden,
-}
-
-#[derive(Debug, Subcommand)]
-enum Task {
-    #[command(flatten)]
-    Agent(cli::Task),
-    #[command(flatten)]
-    Warden(warden::Task),
-}
+use command::{Command, Mode, Task};
 
 fn main() -> ExitCode {
     let matches = Command::command().get_matches();
@@ -44,6 +20,8 @@ fn main() -> ExitCode {
     match (command.mode, command.task) {
         (_, Some(Task::Agent(task))) => cli::perform(&task, &command.agent),
         (_, Some(Task::Warden(task))) => warden::perform(task, &warden.config),
+        (Mode::Agent, Some(Task::Health(args))) => health::run(&args, "http://127.0.0.1:9090"),
+        (Mode::Warden, Some(Task::Health(args))) => health::run(&args, "http://127.0.0.1:8080"),
         (Mode::Agent, None) => cli::run(&command.agent),
         (Mode::Warden, None) => warden::run(&warden),
     }
