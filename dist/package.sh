@@ -119,7 +119,9 @@ sbom() {
         --override-filename evenkeel-sbom || die "cargo-cyclonedx could not describe the programs"
     for package in $PACKAGES; do
         crate="$(crate_of "$package")"
-        mv "$crate/evenkeel-sbom.json" "$STAGE/sbom/$package.cdx.json"
+        # Where the sources lie on this machine is nobody's business, and not the same everywhere.
+        sed "s|file://$REPO/|file:///evenkeel/|g" "$crate/evenkeel-sbom.json" >"$STAGE/sbom/$package.cdx.json"
+        rm "$crate/evenkeel-sbom.json"
     done
     rm -f {common,contract-tests}/evenkeel-sbom.json
 }

@@ -77,10 +77,7 @@ fn write(folder: &Path, command: &Command, files: &[(&str, &str)]) -> io::Result
     fs::write(man.join(format!("{name}.1")), page(&built, &name, files)?)?;
     for subcommand in built.get_subcommands() {
         let title = format!("{name}-{}", subcommand.get_name());
-        fs::write(
-            man.join(format!("{title}.1")),
-            page(&subcommand.clone().name(title.clone()), &title, &[])?,
-        )?;
+        fs::write(man.join(format!("{title}.1")), page(subcommand, &title, &[])?)?;
     }
     let completions = folder.join("completions");
     fs::create_dir_all(&completions)?;
