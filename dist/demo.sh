@@ -32,6 +32,7 @@ tell() { printf '%3ds  %s\n' "$(($(date +%s) - BEGAN))" "$*"; }
 finish() {
     local code=$?
     trap - EXIT INT TERM
+    stop_ticker
     if [ -n "$AGENT" ]; then
         kill "$AGENT" 2>/dev/null || true
         wait "$AGENT" 2>/dev/null || true
@@ -64,8 +65,8 @@ bring_busybox
 bring_engine
 bring_compose
 bring_registry_image
-say "building (debug profile; the first build takes a few minutes, later ones seconds)"
-cargo build --quiet --locked -p evenkeel
+timed "building Evenkeel (the first time takes a few minutes)" cargo build --locked -p evenkeel ||
+    die "it could not be built: see above"
 PROGRAM="${CARGO_TARGET_DIR:-target}/debug/evenkeel"
 
 WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-demo-XXXXXX")"

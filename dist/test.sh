@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Proves the whole of Evenkeel on this machine: brings what is missing, then runs every check and every test,
-# those against a real engine and a real registry included. Usage: bash dist/test.sh [--engines]
+# those against a real engine and a real registry included. Usage: bash dist/test.sh [--engines | --packages]
 #
 # The tests of deployments run on this machine's engine, and a part of them on each of the engines that are brought up
-# beside it (dist/docs/engines.md). With --engines: nothing but those tests, all of them, on all engines.
+# beside it (dist/docs/engines.md). With --engines: nothing but those tests, all of them, on all engines. With --packages:
+# builds packages and images as they are published, and tries them; that takes long, and is not part of the rest.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
@@ -15,7 +16,13 @@ ONLY_ENGINES=""
 case "$*" in
 '') ;;
 --engines) ONLY_ENGINES=1 ;;
-*) die "usage: bash dist/test.sh [--engines]" ;;
+--packages)
+    bash dist/package.sh --static
+    bash dist/scripts/check-packages.sh
+    bash dist/images.sh --program target/package/out/evenkeel-*-static
+    exec bash dist/scripts/check-images.sh
+    ;;
+*) die "usage: bash dist/test.sh [--engines | --packages]" ;;
 esac
 
 # What tests leave on the engine when they are killed: everything that carries their label, the agent's own
@@ -41,9 +48,9 @@ sweep() {
         pid="$(cat "$pidfile")"
         folder="$(dirname "$pidfile")"
         if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder"; then
-            as_root kill "$pid" 2>/dev/null || true
+            as_root sh -c "kill $pid" 2>/dev/null || true
             # One that hangs hears nothing else.
-            as_root kill -CONT "$pid" 2>/dev/null || true
+            as_root sh -c "kill -CONT $pid" 2>/dev/null || true
             timeout 30 tail --pid="$pid" -f /dev/null || true
         fi
     done
@@ -57,6 +64,7 @@ sweep() {
 finish() {
     local code=$?
     trap - EXIT
+    stop_ticker
     engines_stop_all
     engines_sweep
     if have docker && engine_answers; then sweep; fi
@@ -66,7 +74,8 @@ finish() {
 }
 
 # Two runs at once would sweep each other's containers away.
-exec 9>"${TMPDIR:-/tmp}/evenkeel-test.lock"
+lock_file evenkeel-test.lock
+exec 9<"$LOCK_FILE"
 flock -n 9 || {
     say "another run of this script is at work; waiting for it"
     flock 9
@@ -74,6 +83,9 @@ flock -n 9 || {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# All that the compiler has to say.
+TIMED_LINES=1000
 
 bring_rust
 bring_busybox
@@ -86,7 +98,7 @@ if [ -n "$ONLY_ENGINES" ]; then
     engines_sweep
     export CARGO_INCREMENTAL=0
     bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
-    cargo build --quiet --workspace --bins --tests
+    timed "building programs and tests" cargo build --workspace --bins --tests
     status=0
     run_engine_suites whole || status=$?
     say "== summary"
@@ -108,14 +120,14 @@ cargo fmt --all --check
 cargo fmt --manifest-path contract-tests/fuzz/Cargo.toml --check
 
 say "== lints"
-cargo clippy --quiet --workspace --all-targets -- -D warnings
+timed "clippy" cargo clippy --workspace --all-targets -- -D warnings
 
 say "== documentation"
-RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
+RUSTDOCFLAGS='-D warnings' timed "rustdoc" cargo doc --workspace --no-deps
 
 say "== dependencies"
 if bring_cargo_tool deny; then
-    cargo fetch --quiet --locked
+    timed "fetching all crates" cargo fetch --locked
     cargo deny --log-level error check bans licenses sources
     if curl -fsI --max-time 10 https://github.com/rustsec/advisory-db >/dev/null 2>&1; then
         cargo deny --log-level error check advisories
@@ -129,7 +141,7 @@ fi
 say "== tests"
 bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
 # One build with one set of features: the programs that the contract tests start come out of it too.
-cargo build --quiet --workspace --bins --tests
+timed "building programs and tests" cargo build --workspace --bins --tests
 log="$(mktemp)"
 status=0
 say "== systemd unit"

@@ -4,6 +4,9 @@
 # Each has its own socket, data folder, bridge and addresses. The programs come out of Debian's own packages, in root
 # file systems that are made once and kept (ENGINES_CACHE). An engine ends with `engine_stop`, and leaves nothing.
 
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+
 ENGINES_CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/evenkeel/engines"
 
 # All engines that tests know, the oldest first. `like-29` is docker-28-containerd behind a proxy of the tests' own
@@ -183,24 +186,15 @@ engine_start() {
 # own, so that it finds the tests' registry. Fails with the reason as its last line.
 podman_start() {
     local folder="$1" root="$ENGINES_CACHE/podman" pid i
-    apt_install systemd-container
     bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns ca-certificates ||
         return 1
-    mkdir -p "$folder"/{upper,work,root,containers,config/cli-plugins}
+    mkdir -p "$folder"/{containers,config/cli-plugins}
     ln -sf "$root/usr/libexec/docker/cli-plugins/docker-compose" "$folder/config/cli-plugins/docker-compose"
-    mount -t overlay overlay -o "lowerdir=$root,upperdir=$folder/upper,workdir=$folder/work" "$folder/root" || {
-        echo "the root file system can't be layered (overlay)"
-        return 1
-    }
-    podman_configure "$folder" "$folder/root/etc"
-    # Containers want to set some of /proc/sys/net; and cgroup 2 is the one that systemd 257 boots with.
-    SYSTEMD_NSPAWN_API_VFS_WRITABLE=network SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 \
-        setsid setpriv --pdeathsig TERM systemd-nspawn --quiet --directory "$folder/root" --boot --register=no --keep-unit \
-        --machine "${folder##*/}" --bind="$folder/containers:/var/lib/containers" --bind="${TMPDIR:-/tmp}" \
-        --bind-ro="$REPO" --capability=all --system-call-filter="@keyring bpf" --console=pipe --kill-signal=SIGRTMIN+3 \
-        >"$folder/log" 2>&1 </dev/null 8>&- 9>&- &
-    pid=$!
-    echo "$pid" >"$folder/nspawn.pid"
+    # Containers want to set some of /proc/sys/net.
+    SYSTEMD_NSPAWN_API_VFS_WRITABLE=network MACHINE_PREPARE=podman_configure machine_boot "$folder" "$root" \
+        --bind="$folder/containers:/var/lib/containers" --bind="${TMPDIR:-/tmp}" --bind-ro="$REPO" --capability=all \
+        --system-call-filter="@keyring bpf" || return 1
+    pid="$(cat "$folder/nspawn.pid")"
     for i in $(seq 1 240); do
         curl -fsS --max-time 5 --unix-socket "$folder/docker.sock" http://podman/_ping >/dev/null 2>&1 && return 0
         [ -d "/proc/$pid" ] || break
@@ -210,9 +204,9 @@ podman_start() {
     return 1
 }
 
-# podman_configure FOLDER ETC: what podman and the machine around it must know.
+# podman_configure FOLDER: what podman and the machine around it must know.
 podman_configure() {
-    local folder="$1" etc="$2" unit
+    local folder="$1" etc="$1/root/etc" unit
     PODMAN_REGISTRY_PORT="$(free_port)"
     mkdir -p "$etc/containers/registries.conf.d" "$etc/containers/containers.conf.d" \
         "$etc/systemd/system/podman.socket.d" "$etc/systemd/system/sockets.target.wants"
@@ -241,30 +235,10 @@ free_port() {
     echo "$port"
 }
 
-# podman_stop FOLDER: ends the machine with all that runs in it.
-podman_stop() {
-    local folder="$1" pid group
-    pid="$(cat "$folder/nspawn.pid" 2>/dev/null || true)"
-    if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder/"; then
-        kill "$pid" 2>/dev/null || true
-        timeout 30 tail --pid="$pid" -f /dev/null || {
-            kill -KILL "$(podman_init "$folder")" "$pid" 2>/dev/null || true
-            timeout 10 tail --pid="$pid" -f /dev/null || true
-        }
-    fi
-    # nspawn without a systemd around it puts these two beside each other at the top.
-    for group in /sys/fs/cgroup/unified /sys/fs/cgroup /sys/fs/cgroup/systemd; do
-        for group in "$group/payload" "$group/supervisor"; do
-            [ -d "$group" ] || continue
-            find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
-        done
-    done
-}
-
 # podman_environment FOLDER: what tests must know to use it. The agent runs inside the machine.
 podman_environment() {
     local folder="$1" enter program
-    enter="nsenter --target $(podman_init "$folder") --all --"
+    enter="nsenter --target $(machine_init "$folder") --all --"
     program="${EVENKEEL_AGENT_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/evenkeel-agent}"
     # nsenter stays in front of it, and passes no signal on.
     printf '#!/bin/sh\nexec %s setpriv --pdeathsig TERM %s "$@"\n' "$enter" "$program" >"$folder/agent"
@@ -273,19 +247,12 @@ podman_environment() {
     export EVENKEEL_TEST_REGISTRY_PORT="$PODMAN_REGISTRY_PORT"
 }
 
-# podman_init FOLDER: process ID of the machine's systemd.
-podman_init() {
-    local pid
-    pid="$(cat "$1/nspawn.pid")"
-    cut -d' ' -f1 "/proc/$pid/task/$pid/children"
-}
-
 # engine_stop FOLDER: ends the engine of this folder, in whatever state it is, and removes all that it made.
 engine_stop() {
     local folder="$1" pid bridge number id link
     local -x DOCKER_HOST="unix://$folder/docker.sock"
     [ -d "$folder" ] || return 0
-    [ ! -e "$folder/nspawn.pid" ] || podman_stop "$folder"
+    [ ! -e "$folder/nspawn.pid" ] || machine_stop "$folder"
     pid="$(cat "$folder/docker.pid" 2>/dev/null || true)"
     if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder/"; then
         id="$(timeout 20 docker ps -aq 2>/dev/null || true)"

@@ -3,6 +3,7 @@
 # Sourced, never run. Every function is quick and silent where nothing is missing.
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+INVOKED=("$(cd "$(dirname "$0")" && pwd)/${0##*/}" "$@") # the script that sourced this
 MIN_RUST_MINOR=95 # Rust 1.95, as Cargo.toml's rust-version says
 
 say() { printf '%s\n' "$*" >&2; }
@@ -12,15 +13,100 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Runs a command as root, or says why it can't.
+# Runs a command as root, or says why it can't. sudo drops the environment, but a proxy is needed there, too.
 as_root() {
+    local name passed=""
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
-    elif have sudo; then
-        sudo -- "$@"
-    else
-        die "this needs root (no sudo here): $*"
+        return
     fi
+    have sudo || die "this needs root (no sudo here): $*"
+    for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+        [ -z "${!name:-}" ] || passed="$passed${passed:+,}$name"
+    done
+    # shellcheck disable=SC2086  # nothing where there is no proxy
+    sudo ${passed:+--preserve-env=$passed} -- "$@"
+}
+
+# Has sudo ask for the password now, where it must, and not in the middle of a line that counts seconds.
+want_root() {
+    [ "$(id -u)" -ne 0 ] && have sudo || return 0
+    sudo -n true 2>/dev/null && return 0
+    say "this needs root: $*"
+    sudo -v || die "without root this can't go on: $*"
+}
+
+# What runs on this machine is never asked through a proxy.
+if [ -n "${http_proxy:-}${https_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}${all_proxy:-}" ]; then
+    no_proxy="${no_proxy:-${NO_PROXY:-}}"
+    case ",$no_proxy," in *,127.0.0.1,*) ;; *) no_proxy="${no_proxy:+$no_proxy,}localhost,127.0.0.1,::1" ;; esac
+    export no_proxy NO_PROXY="$no_proxy"
+fi
+
+# lock_file NAME: sets LOCK_FILE to a file in the folder of temporary files, which may be another user's: to be opened for
+# reading only.
+lock_file() {
+    LOCK_FILE="${TMPDIR:-/tmp}/$1"
+    [ -e "$LOCK_FILE" ] || (umask 022 && : >"$LOCK_FILE")
+}
+
+# --- progress --------------------------------------------------------------------------------------------
+
+TICKER=""
+
+# timed TEXT COMMAND...: runs what takes long in a subshell. A line says what is done, for how many seconds, and the last
+# that the command said; in a log there is such a line each half minute. What the command said is shown only if it fails,
+# its last TIMED_LINES lines.
+timed() {
+    local text="$1" log began="$SECONDS" status=0
+    shift
+    log="$(mktemp)"
+    if [ -t 2 ]; then
+        tick 1 "$text" "$log" $$ &
+    else
+        say "$text"
+        tick 30 "$text" "$log" $$ &
+    fi
+    TICKER=$!
+    ("$@") >"$log" 2>&1 </dev/null || status=$?
+    stop_ticker
+    if [ -t 2 ]; then
+        say "$text: $((SECONDS - began)) s"
+    elif [ $((SECONDS - began)) -ge 3 ]; then
+        say "  took $((SECONDS - began)) s"
+    fi
+    [ "$status" -eq 0 ] || tail -n "${TIMED_LINES:-20}" "$log" >&2
+    rm -f "$log"
+    return "$status"
+}
+
+# tick SECONDS TEXT LOG PROCESS: says every so many seconds how far it is, as long as the process lives.
+tick() {
+    local began="$SECONDS" every="$1" text="$2" log="$3" line width last=0
+    width="$( (stty size </dev/tty) 2>/dev/null | cut -d' ' -f2 || true)"
+    [ "${width:-0}" -ge 20 ] || width=80
+    # Ended by a signal, it leaves a sleep behind: one second of it is not noticed.
+    while sleep 1 && [ -d "/proc/$4" ]; do
+        [ $((SECONDS - began - last)) -ge "$every" ] || continue
+        last=$((SECONDS - began))
+        # Of a line that was written over itself, the last state.
+        line="$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | tr -cd '[:print:]\n' | grep -v '^ *$' | tail -n 1 || true)"
+        line="$text: $last s${line:+, ${line#"${line%%[! ]*}"}}"
+        if [ "$every" -eq 1 ]; then
+            printf '\r\033[K%s' "${line:0:$((width - 1))}" >&2
+        else
+            say "  ${line:0:160}"
+        fi
+    done
+}
+
+# Ends the line that counts; for the traps of those who use `timed`.
+stop_ticker() {
+    [ -n "$TICKER" ] || return 0
+    kill "$TICKER" 2>/dev/null || true
+    wait "$TICKER" 2>/dev/null || true
+    TICKER=""
+    [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 
 # --- apt -------------------------------------------------------------------------------------------------
@@ -30,8 +116,8 @@ APT_FRESH=""
 apt_refresh() {
     [ -z "$APT_FRESH" ] || return 0
     have apt-get || die "apt-get is missing: these scripts bring packages on Debian and Ubuntu only; install by hand: $*"
-    say "reading the package lists"
-    as_root apt-get update -qq >/dev/null || say "apt-get update had faults; going on with the lists that are there"
+    want_root "to read the package lists"
+    timed "reading the package lists" as_root apt-get update -q || say "apt-get update had faults; going on with the lists that are there"
     APT_FRESH=1
 }
 
@@ -50,9 +136,9 @@ apt_install() {
     done
     [ "${#missing[@]}" -gt 0 ] || return 0
     apt_refresh "${missing[*]}"
-    say "installing ${missing[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
-        </dev/null >/dev/null || die "apt-get could not install ${missing[*]}"
+    want_root "to install ${missing[*]}"
+    timed "installing ${missing[*]}" as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends "${missing[@]}" || die "apt-get could not install ${missing[*]}"
 }
 
 # apt_unpack PACKAGE FOLDER [APT_OPTION...]: unpacks a package without installing it, so that none of its
@@ -85,27 +171,32 @@ bring_rust() {
             apt_install rustup
         else
             apt_install ca-certificates curl
-            say "installing Rust for $(id -un) with rustup's installer (https://rustup.rs)"
-            curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
-                sh -s -- -y -q --no-modify-path --profile minimal -c clippy -c rustfmt >/dev/null ||
+            timed "installing Rust for $(id -un) with rustup's installer (https://rustup.rs)" install_rustup ||
                 die "Rust 1.$MIN_RUST_MINOR or newer is missing: see https://rustup.rs, then start this script again"
         fi
     fi
     if ! rust_is_new_enough; then
         have rustup || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1): install rustup (https://rustup.rs), then start this script again"
-        say "fetching the current stable Rust"
-        rustup toolchain install stable --profile minimal -c clippy -c rustfmt >/dev/null ||
+        timed "fetching the current stable Rust" \
+            rustup toolchain install stable --profile minimal -c clippy -c rustfmt ||
             die "rustup could not install the stable toolchain"
         export RUSTUP_TOOLCHAIN=stable
         rust_is_new_enough || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1)"
     fi
 }
 
+install_rustup() {
+    # Not as a pipe: what was fetched by half must not run by half.
+    local installer
+    installer="$(curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs)" &&
+        sh -c "$installer" rustup-init -y -q --no-modify-path --profile minimal -c clippy -c rustfmt
+}
+
 # bring_cargo_tool NAME: a cargo subcommand, built once and kept in cargo's own folder.
 bring_cargo_tool() {
     cargo "$1" --version >/dev/null 2>&1 && return 0
-    say "installing cargo-$1 (once; takes a few minutes)"
-    env -u CARGO_TARGET_DIR cargo install --quiet --locked "cargo-$1" >&2
+    timed "installing cargo-$1 (once; takes a few minutes)" \
+        env -u CARGO_TARGET_DIR cargo install --locked "cargo-$1"
 }
 
 # --- engine ----------------------------------------------------------------------------------------------
@@ -119,8 +210,8 @@ bring_engine() {
     if have docker && engine_answers; then
         return 0
     fi
-    if have docker && timeout 20 docker info 2>&1 | grep -qi 'permission denied'; then
-        die "$(id -un) may not use the container engine: run this as root, or 'sudo usermod -aG docker $(id -un)' and log in again"
+    if have docker && engine_refuses; then
+        enter_engine_group
     fi
     if [ -n "${DOCKER_HOST:-}" ]; then
         die "no container engine answers at DOCKER_HOST=$DOCKER_HOST: start it, or unset DOCKER_HOST"
@@ -134,21 +225,51 @@ bring_engine() {
     if engine_answers; then
         return 0
     fi
+    if engine_refuses; then
+        enter_engine_group
+    fi
     start_engine
+}
+
+engine_refuses() { timeout 20 docker info 2>&1 | grep -qi 'permission denied'; }
+
+# The engine's socket belongs to a group. Starts the script again as the same user with that group added, for this run
+# only: nothing of the machine is changed.
+enter_engine_group() {
+    local socket=/var/run/docker.sock group saved
+    group="$(stat -L -c %g "$socket" 2>/dev/null || true)"
+    if [ -n "${EVENKEEL_IN_GROUP:-}" ] || [ -z "$group" ] || [ "$group" -eq 0 ] || ! have sudo; then
+        die "$(id -un) may not use the container engine: run this as root, or 'sudo usermod -aG docker $(id -un)' and log in again"
+    fi
+    want_root "to use the container engine, which $(id -un) may not"
+    say "$(id -un) may not use the container engine: going on in its group, for this run"
+    # Not as arguments: the environment may hold what others must not see.
+    saved="$(mktemp)"
+    env -0 >"$saved"
+    # shellcheck disable=SC2016  # the inner shell expands it
+    exec sudo -- setpriv --reuid "$(id -u)" --regid "$(id -g)" --groups "$(id -G | tr ' ' ','),$group" -- bash -c '
+        while IFS= read -r -d "" pair; do export "${pair?}" 2>/dev/null || true; done <"$1"
+        rm -f "$1"
+        shift
+        EVENKEEL_IN_GROUP=1 exec bash "$@"' regroup "$saved" "${INVOKED[@]}"
 }
 
 # Starts the engine that is installed: through systemd where that runs the machine, else as our own process.
 start_engine() {
     local tries=0 flags=()
+    # The socket of an engine of our own is for whoever runs this.
+    [ "$(id -u)" -eq 0 ] || flags=(--group "$(id -gn)")
     if [ -d /run/systemd/system ] && systemctl cat docker.service >/dev/null 2>&1; then
         say "starting the container engine (systemctl start docker)"
         as_root systemctl start docker || die "systemctl could not start docker: see 'journalctl -u docker'"
+        if engine_refuses; then enter_engine_group; fi
         engine_answers || die "docker is started but does not answer: see 'journalctl -u docker'"
         return 0
     fi
     as_root mkdir -p "$ENGINE_RUN"
     # Two scripts at once must not start two engines on one socket.
-    exec 8>"${TMPDIR:-/tmp}/evenkeel-engine.lock"
+    lock_file evenkeel-engine.lock
+    exec 8<"$LOCK_FILE"
     flock 8
     while ! engine_answers; do
         if [ "$tries" -ge 2 ]; then
@@ -163,7 +284,7 @@ start_engine() {
         ENGINE_IS_OURS=1
         wait_for_engine && break
         # Where the kernel lacks the packet filter, published ports still work through docker's own proxy.
-        as_root grep -q iptables "$ENGINE_RUN/log" && flags=(--iptables=false)
+        as_root grep -q iptables "$ENGINE_RUN/log" && flags+=(--iptables=false)
     done
     exec 8>&-
 }
@@ -189,7 +310,8 @@ stop_engine_if_ours() {
     pid="$(as_root cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
     [ -n "$pid" ] && [ -d "/proc/$pid" ] || return 0
     say "stopping the container engine that this script started"
-    as_root kill "$pid" 2>/dev/null || true
+    # By the shell: clean machines have no program of that name.
+    as_root sh -c "kill $pid" 2>/dev/null || true
     for i in $(seq 1 60); do
         [ -d "/proc/$pid" ] || return 0
         sleep 0.5
@@ -213,7 +335,10 @@ bring_compose() {
         compose_answers && return 0
     done
     [ "$(os_field ID)" = debian ] || die "compose v2 is missing and apt has no package for it: see https://docs.docker.com/compose/install/linux/"
-    compose_of_debian trixie "$(plugin_folder)"
+    [ ! -e "$(plugin_folder)/docker-compose" ] ||
+        die "$(plugin_folder)/docker-compose is there, but 'docker compose version' fails: see https://docs.docker.com/compose/install/linux/"
+    timed "taking compose v2 from Debian's trixie, for $(plugin_folder)" compose_of_debian trixie "$(plugin_folder)" ||
+        die "compose v2 could not be brought: see above"
     compose_answers || die "compose v2 was unpacked into $(plugin_folder) but 'docker compose version' still fails"
 }
 
@@ -246,7 +371,6 @@ compose_of_debian() {
         -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Get::List-Cleanup=0
         -o Acquire::Languages=none -o Acquire::AllowInsecureRepositories=false -o APT::Sandbox::User=root
     )
-    say "taking compose v2 from Debian's $suite ($uri)"
     apt-get "${own[@]}" -qq update >"$work/update.log" 2>&1 ||
         die "could not read the package lists of Debian's $suite: $(tail -n 1 "$work/update.log")"
     apt_unpack docker-compose "$work" "${own[@]}"
@@ -264,7 +388,8 @@ bring_other_compose() {
     local folder="$REPO/target/tools/other-compose"
     export EVENKEEL_OTHER_COMPOSE="$folder"
     DOCKER_CONFIG="$folder" compose_answers && [ -x "$folder/cli-plugins/docker-compose" ] && return 0
-    [ "$(os_field ID)" = debian ] && (compose_of_debian forky "$folder/cli-plugins") &&
+    [ "$(os_field ID)" = debian ] &&
+        timed "taking a newer compose from Debian's forky, for the tests" compose_of_debian forky "$folder/cli-plugins" &&
         DOCKER_CONFIG="$folder" compose_answers && return 0
     unset EVENKEEL_OTHER_COMPOSE
     return 1
@@ -302,8 +427,7 @@ bring_registry_program() {
 bring_registry_image() {
     local work program
     docker image inspect registry:2 >/dev/null 2>&1 && return 0
-    say "pulling registry:2"
-    timeout 120 docker pull -q registry:2 >/dev/null 2>&1 && return 0
+    timed "pulling registry:2" timeout 120 docker pull registry:2 && return 0
     say "registry:2 can't be pulled; making an image of that name from the docker-registry package"
     work="$(mktemp -d)"
     chmod 755 "$work"
@@ -383,8 +507,8 @@ bring_schemathesis() {
         apt_install python3-venv
         python3 -m venv "$REPO/target/schemathesis" || die "python3 could not make an environment in target/schemathesis"
     fi
-    say "installing schemathesis $SCHEMATHESIS_VERSION"
-    "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
+    timed "installing schemathesis $SCHEMATHESIS_VERSION" \
+        "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
         "schemathesis==$SCHEMATHESIS_VERSION" || die "pip could not install schemathesis $SCHEMATHESIS_VERSION"
 }
 
@@ -404,8 +528,8 @@ bring_axe() {
     [ -f "$EVENKEEL_AXE" ] && return 0
     have npm || apt_install npm
     mkdir -p "$folder"
-    say "fetching axe-core"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" axe-core@4 >/dev/null 2>&1 || true
+    timed "fetching axe-core" \
+        npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" axe-core@4 || true
     if ! [ -f "$EVENKEEL_AXE" ]; then
         unset EVENKEEL_AXE
         return 1
@@ -419,9 +543,9 @@ bring_mail_server() {
     local folder="$1"
     "$folder/bin/python" -c 'import aiosmtpd' >/dev/null 2>&1 && return 0
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
-    say "bringing a mail server for the tests (aiosmtpd)"
     mkdir -p "$folder"
     python3 -m venv --clear "$folder" >/dev/null || die "python3 could not make an environment in $folder"
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 >/dev/null ||
+    timed "bringing a mail server for the tests (aiosmtpd)" \
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 ||
         die "pip could not install aiosmtpd 1.4.6 into $folder"
 }

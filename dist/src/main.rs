@@ -1,41 +1,16 @@
 //! The program `evenkeel`: all modes in one executable (spec, introduction).
 
+mod command;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use evenkeel_agent::cli;
 use evenkeel_warden::cli as warden;
 
-/// Keeps container services up to date, proves every new image, goes back when it is bad
-#[derive(Debug, Parser)]
-#[command(name = "evenkeel", version)]
-struct Command {
-    /// What to run as
-    #[arg(long, value_enum, default_value_t = Mode::Agent)]
-    mode: Mode,
-    #[command(flatten)]
-    agent: cli::Args,
-    #[command(subcommand)]
-    task: Option<Task>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Mode {
-    /// Update, heal and report the services of this machine
-    Agent,
-    /// Collect the entries of many agents (configuration: /etc/evenkeel/warden.json unless --config says otherwise)
-    Warden,
-}
-
-#[derive(Debug, Subcommand)]
-enum Task {
-    #[command(flatten)]
-    Agent(cli::Task),
-    #[command(flatten)]
-    Warden(warden::Task),
-}
+use command::{Command, Mode, Task};
 
 fn main() -> ExitCode {
     let matches = Command::command().get_matches();

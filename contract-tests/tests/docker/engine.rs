@@ -101,7 +101,7 @@ fn an_engine_that_is_stopped_while_compose_works_is_not_held_against_the_image()
 
 #[test]
 fn an_engine_that_is_stopped_on_the_way_back_does_not_keep_the_old_image_away() {
-    let (_private, world, agent) = engine_restarts("restart-u", &Image::unhealthy("v2"), "undo", "TERM");
+    let (_private, world, agent) = engine_restarts("restart-u", &Image::unhealthy("v2"), "rollback", "TERM");
     agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(1);
     assert_eq!(world.assert_runs("web", "v1").health, "healthy");

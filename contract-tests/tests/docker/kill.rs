@@ -43,7 +43,7 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     match last.as_str() {
         "done" => assert_eq!(resumed, 0, "there was nothing to take up"),
         // It may have ended just before the kill, too late for its log line.
-        "release" => assert!(resumed <= 1, "{resumed}"),
+        "unpin" => assert!(resumed <= 1, "{resumed}"),
         _ => assert_eq!(resumed, 1, "killed after {last}"),
     }
     let service = agent.service("web");
@@ -58,7 +58,7 @@ fn settle(agent: &Agent, last: &str) {
             let deploying = agent.service("web").deploying;
             let steps = agent.steps();
             // Where the kill came too late for the line about the end, a restart tells of no step at all.
-            let over = steps.last().is_some_and(|step| step == "done" || step == "release");
+            let over = steps.last().is_some_and(|step| step == "done" || step == "unpin");
             if over && !deploying { Ok(()) } else { Err(format!("{steps:?}")) }
         });
     }

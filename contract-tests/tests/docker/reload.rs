@@ -111,7 +111,7 @@ fn a_deployment_does_not_even_notice_a_reload_that_is_about_others() {
         config["services"].as_array_mut().expect("services are a list").push(other.into());
     });
     assert_eq!(agent.entries(&Kind::RESUMED), []);
-    assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
+    assert_eq!(agent.steps(), ["pin_images", "pull", "start", "probation", "unpin", "done"]);
     wait_for("the new service to be shown", || {
         let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
         if names == ["web", "other"] { Ok(()) } else { Err(format!("{names:?}")) }

@@ -50,7 +50,7 @@ fn an_unhealthy_image_is_undone() {
     has(&entry, &["unhealthy", "the database is not there"]);
     assert_eq!(
         agent.steps(),
-        ["hold", "pull", "start", "probation", "evidence", "undo", "proof", "release", "done"]
+        ["pin_images", "pull", "start", "probation", "diagnose", "rollback", "verify_rollback", "unpin", "done"]
     );
 }
 

@@ -25,7 +25,7 @@ fn a_pushed_image_goes_live_and_is_proven() {
     // Written after probation, so the proof is already there.
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");
     agent.wait_done(1);
-    assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
+    assert_eq!(agent.steps(), ["pin_images", "pull", "start", "probation", "unpin", "done"]);
     world.assert_tidy();
     wait_for("the status to show the new image", || {
         let service = agent.service("web");
@@ -310,7 +310,7 @@ fn a_compose_file_that_is_broken_changes_nothing_and_is_said() {
     agent.wait_entry(&Kind::ERROR, 1);
     agent.wait_done(1);
     assert_eq!(agent.service("web").status, StatusValue::Errored);
-    assert!(agent.steps().contains(&"tags_back".to_owned()), "{:?}", agent.steps());
+    assert!(agent.steps().contains(&"restore_tags".to_owned()), "{:?}", agent.steps());
     let after = world.assert_runs("web", "v1");
     assert_eq!(before.id, after.id);
     assert_eq!(world.engine.image_id(&world.reference("web")), Some(after.image), "the tag went back");

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Builds the container images evenkeel-agent and evenkeel-warden.
+# Usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]
+#   --base      what the agent's image stands on (default: debian:trixie-slim)
+#   --program   the static program, instead of building it
+#   --tag       default: the version
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=scripts/release.sh
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/release.sh"
+cd "$REPO"
+
+BASE="debian:trixie-slim"
+PROGRAM=""
+TAG="$(version)"
+while [ "$#" -gt 0 ]; do
+    case "$1" in
+    --base) BASE="${2:?--base wants an image}" && shift 2 ;;
+    --program) PROGRAM="$(realpath "${2:?--program wants a file}")" && shift 2 ;;
+    --tag) TAG="${2:?--tag wants a tag}" && shift 2 ;;
+    *)
+        say "usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]"
+        exit 2
+        ;;
+    esac
+done
+
+trap 'stop_ticker; stop_engine_if_ours' EXIT
+bring_engine
+if [ -z "$PROGRAM" ]; then
+    bring_rust
+    timed "building the static program" build_static || die "the static program could not be built: see above"
+    PROGRAM="$(static_program)"
+fi
+[ -z "$(shared_libraries_of "$PROGRAM")" ] || die "$PROGRAM is not static: nothing in the warden's image would load it"
+
+FOLDER="$REPO/target/package/image"
+rm -rf "$FOLDER"
+mkdir -p "$FOLDER/state"
+install -m 755 "$PROGRAM" "$FOLDER/evenkeel"
+install -m 644 dist/packaging/image/agent.json dist/packaging/etc/warden.json "$FOLDER/"
+certificates="${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"
+[ -e "$certificates" ] || apt_install ca-certificates
+install -m 644 "$certificates" "$FOLDER/ca-certificates.crt"
+# No network of the engine's own is needed for the packages.
+for part in agent warden; do
+    timed "image evenkeel-$part:$TAG" docker build --network host --build-arg "BASE=$BASE" \
+        ${EVENKEEL_APT_SOURCES:+--build-arg "APT_SOURCES=$EVENKEEL_APT_SOURCES"} \
+        --label "org.opencontainers.image.title=evenkeel-$part" --label "org.opencontainers.image.version=$TAG" \
+        --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
+        --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
+        -t "evenkeel-$part:$TAG" -f "dist/packaging/image/$part.Dockerfile" "$FOLDER" || die "see above"
+done
+docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E "^evenkeel-(agent|warden):$TAG " >&2

@@ -1,0 +1,24 @@
+# The agent, with the docker and compose clients that it calls. Made by dist/images.sh, which prepares the folder.
+ARG BASE=debian:trixie-slim
+FROM ${BASE}
+# A mirror that this machine uses, where it is not Debian's own.
+ARG APT_SOURCES=""
+RUN set -eu; \
+    if [ -n "$APT_SOURCES" ]; then printf '%s\n' "$APT_SOURCES" >/etc/apt/sources.list; rm -f /etc/apt/sources.list.d/*; fi; \
+    apt-get update -q; \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends ca-certificates docker-cli docker-compose; \
+    apt-get clean; \
+    rm -rf /var/lib/apt/lists/*; \
+    docker compose version; \
+    mkdir -p /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel; \
+    chown 10001:10001 /var/lib/evenkeel /var/log/evenkeel
+COPY evenkeel /usr/bin/evenkeel
+COPY agent.json /etc/evenkeel/config.json
+# Not root. The engine's socket belongs to a group of the machine: docker run --group-add, group_add in compose.
+USER 10001:10001
+ENV HOME=/var/lib/evenkeel
+VOLUME ["/var/lib/evenkeel", "/var/log/evenkeel"]
+EXPOSE 9090
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=15s --start-period=10s --retries=3 CMD ["evenkeel", "health"]
+ENTRYPOINT ["evenkeel"]

@@ -1,0 +1,13 @@
+# The warden: one static program and the certificates of the authorities. Made by dist/images.sh, which prepares the folder.
+FROM scratch
+COPY evenkeel /evenkeel
+COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+# A volume takes over the owner of the folder that it covers.
+COPY --chown=10002:10002 state /var/lib/evenkeel-warden
+COPY warden.json /etc/evenkeel/warden.json
+USER 10002:10002
+VOLUME ["/var/lib/evenkeel-warden"]
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=15s --start-period=10s --retries=3 CMD ["/evenkeel", "health", "--api", "http://127.0.0.1:8080"]
+ENTRYPOINT ["/evenkeel", "--mode", "warden"]

@@ -1,0 +1,3 @@
+if [ "$1" -eq 0 ]; then
+    for part in @PARTS@; do systemctl --no-reload disable --now "$part.service" || :; done
+fi

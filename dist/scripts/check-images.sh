@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Tries the container images: both start by the shipped compose file, are well, are not root; the agent's updates a service.
+# Usage: bash dist/scripts/check-images.sh [TAG] (default: the version; built by dist/images.sh)
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=release.sh
+. "$(dirname "${BASH_SOURCE[0]}")/release.sh"
+
+TAG="${1:-$(version)}"
+NAME="evenkeel-images-$$"
+WORK=""
+
+finish() {
+    local code=$?
+    trap - EXIT
+    stop_ticker
+    if [ -n "$WORK" ]; then
+        [ "$code" -eq 0 ] || docker logs "$NAME-agent" 2>&1 | tail -n 20 >&2 || true
+        docker rm -fv "$NAME-agent" "$NAME-registry" >/dev/null 2>&1 || true
+        compose down -v -t 5 >/dev/null 2>&1 || true
+        docker compose -p "$NAME-web" -f "$WORK/web/compose.yml" down -v -t 1 >/dev/null 2>&1 || true
+        docker images -q --no-trunc --filter "label=$NAME" | sort -u | xargs -r docker rmi -f >/dev/null 2>&1 || true
+        rm -rf "$WORK"
+    fi
+    stop_engine_if_ours
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+compose() { docker compose -p "$NAME" --project-directory "$WORK" -f "$WORK/compose.yml" --env-file "$WORK/.env" "$@"; }
+
+# until_true SECONDS WHAT COMMAND...
+until_true() {
+    local end=$((SECONDS + $1)) what="$2"
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || die "did not happen in time: $what"
+        sleep 0.5
+    done
+    say "  ok    $what"
+}
+
+healthy() { [ "$(docker inspect -f '{{.State.Health.Status}}' "$1")" = healthy ]; }
+is() { [ "$1" = "$2" ] || die "$3: expected $1, got $2"; say "  ok    $3"; }
+
+bring_busybox
+bring_engine
+bring_compose
+bring_registry_image
+have curl || apt_install ca-certificates curl
+WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-images-XXXXXX")"
+chmod 755 "$WORK"
+
+# --- both, as the compose file starts them ---------------------------------------------------------------
+
+cp "$REPO/dist/packaging/image/compose.yml" "$WORK/"
+cat >"$WORK/.env" <<ENV
+DOCKER_GID=$(stat -L -c %g /var/run/docker.sock)
+PROJECTS=$WORK/web
+WARDEN_TOKEN=people-0123456789abcdef
+AGENT_TOKEN=agent-0123456789abcdef
+POSTGRES_PASSWORD=x
+AGENT_IMAGE=evenkeel-agent:$TAG
+WARDEN_IMAGE=evenkeel-warden:$TAG
+ENV
+mkdir "$WORK/web"
+cat >"$WORK/agent.json" <<'CONFIG'
+{
+  "api": { "address": ["0.0.0.0:9090"] },
+  "audit": { "path": "/var/log/evenkeel/audit.jsonl" },
+  "push": { "warden_url": "http://warden:8080", "token": "$AGENT_TOKEN", "machine_id": "here" },
+  "services": []
+}
+CONFIG
+cat >"$WORK/warden.json" <<'CONFIG'
+{
+  "api": { "port": "8080", "token": "$WARDEN_TOKEN", "state_path": "/var/lib/evenkeel-warden/warden-state.json" },
+  "agents": [{ "id": "here", "url": "http://agent:9090", "token": "$AGENT_TOKEN" }]
+}
+CONFIG
+chmod 644 "$WORK"/*.json
+parts=(agent warden)
+if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
+    parts+=(database)
+else
+    say "NOT RUN: the database beside them (postgres:17-alpine can't be pulled)"
+fi
+compose up -d "${parts[@]}" >/dev/null 2>&1 || die "compose could not start them: $(compose up -d "${parts[@]}" 2>&1 | tail -n 1)"
+for part in "${parts[@]}"; do
+    until_true 90 "the $part is well, by its own health check" healthy "$NAME-$part-1"
+done
+is 10001 "$(docker exec "$NAME-agent-1" id -u)" "the agent is not root"
+is 10002:10002 "$(docker inspect -f '{{.Config.User}}' "$NAME-warden-1")" "nor is the warden"
+until_true 30 "the agent's entries are at the warden" \
+    sh -c "curl -fs -H 'Authorization: Bearer people-0123456789abcdef' http://127.0.0.1:8080/machines | grep -q '\"here\"'"
+until_true 60 "the warden has asked the agent how it is" \
+    sh -c "curl -fs -H 'Authorization: Bearer people-0123456789abcdef' http://127.0.0.1:8080/metrics | grep -q '^evenkeel_warden_agent_online{.*here.*} 1'"
+compose stop -t 30 warden >/dev/null 2>&1
+is 0 "$(docker inspect -f '{{.State.ExitCode}}' "$NAME-warden-1")" "the warden ends in order"
+compose down -v -t 30 >/dev/null 2>&1
+
+# --- the agent at work -----------------------------------------------------------------------------------
+
+docker run -d --name "$NAME-registry" -p 127.0.0.1::5000 registry:2 >/dev/null
+HOST="$(docker port "$NAME-registry" 5000/tcp | head -n 1)"
+until_true 20 "a registry answers" curl -fs --max-time 2 "http://$HOST/v2/"
+image() {
+    mkdir -p "$WORK/image/bin"
+    cp "$(command -v busybox)" "$WORK/image/bin/busybox"
+    echo "$1" >"$WORK/image/version"
+    tar -C "$WORK/image" -c . | docker import -c 'CMD ["/bin/busybox","sleep","86400"]' -c "LABEL $NAME=1" - "$HOST/web:latest" >/dev/null
+    docker push -q "$HOST/web:latest" >/dev/null
+}
+printf 'services:\n  web:\n    image: %s/web:latest\n    stop_grace_period: 1s\n' "$HOST" >"$WORK/web/compose.yml"
+image 1
+docker compose -p "$NAME-web" -f "$WORK/web/compose.yml" up -d >/dev/null 2>&1
+port=9190
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+cat >"$WORK/agent.json" <<CONFIG
+{
+  "registry": {"url": "http://$HOST", "poll_interval": 10},
+  "api": {"address": ["127.0.0.1:$port"]},
+  "audit": {"path": "/var/log/evenkeel/audit.jsonl"},
+  "services": [{"name": "web", "images": ["web:latest"], "compose_files": ["$WORK/web/compose.yml"],
+    "compose_project": "$NAME-web", "auto_update": true, "health_grace": 5}]
+}
+CONFIG
+# The registry of this test listens on this machine's loopback address.
+docker run -d --name "$NAME-agent" --network host --read-only --tmpfs /tmp --cap-drop ALL \
+    --security-opt no-new-privileges --group-add "$(stat -L -c %g /var/run/docker.sock)" \
+    -v /var/run/docker.sock:/var/run/docker.sock -v "$WORK/agent.json:/etc/evenkeel/config.json:ro" \
+    -v "$WORK/web:$WORK/web:ro" "evenkeel-agent:$TAG" >/dev/null
+until_true 30 "the agent in a container has checked the service" sh -c "curl -fs http://127.0.0.1:$port/status | grep -q last_poll"
+image 2
+until_true 90 "and has updated it" sh -c "curl -fs 'http://127.0.0.1:$port/audit' | grep -q '\"event\":\"updated\"'"
+is 2 "$(docker exec "$NAME-web-web-1" /bin/busybox cat /version)" "the new image runs"
+say "images: fine"

@@ -1,0 +1,388 @@
+#!/usr/bin/env bash
+# Installs, upgrades, removes and purges the packages of target/package/out in clean machines that systemd has booted
+# (Debian 12 and 13), and boots the units in them. Needs root. Usage: bash dist/scripts/check-packages.sh [RELEASE...]
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=engines.sh
+. "$(dirname "${BASH_SOURCE[0]}")/engines.sh"
+# shellcheck source-path=SCRIPTDIR source=release.sh
+. "$(dirname "${BASH_SOURCE[0]}")/release.sh"
+
+OUT="$REPO/target/package/out"
+VERSION="$(version)"
+WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-packages-XXXXXX")"
+MACHINE=""
+FAULTS=0
+RELEASE=""
+
+finish() {
+    local code=$?
+    trap - EXIT
+    stop_ticker
+    leave
+    rm -rf --one-file-system -- "$WORK"
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# enter ROOT_PACKAGES...: a fresh machine of RELEASE, without a network.
+enter() {
+    local name="$RELEASE-systemd"
+    [ "$#" -eq 0 ] || name="$RELEASE-systemd-$1"
+    bring_root "$RELEASE" "$name" systemd systemd-sysv dbus "$@" || die "no root file system of $RELEASE"
+    MACHINE="$WORK/$RELEASE-$RANDOM"
+    mkdir "$MACHINE"
+    if ! { machine_boot "$MACHINE" "$ENGINES_CACHE/$name" --private-network --bind-ro="$OUT:/packages" \
+        --bind-ro="$WORK/next:/next" && machine_wait "$MACHINE"; }; then
+        die "the machine did not boot"
+    fi
+    # The file that keeps services from starting while the root was made.
+    machine_run "$MACHINE" rm -f /usr/sbin/policy-rc.d
+}
+
+leave() {
+    [ -n "$MACHINE" ] || return 0
+    machine_stop "$MACHINE"
+    rm -rf --one-file-system -- "$MACHINE"
+    MACHINE=""
+}
+
+in_machine() { machine_run "$MACHINE" "$@"; }
+
+# expect WHAT COMMAND...: the command succeeds in the machine.
+expect() {
+    local what="$1" said
+    shift
+    if said="$(in_machine "$@" 2>&1)"; then
+        say "  ok    $RELEASE: $what"
+    else
+        say "  FAIL  $RELEASE: $what"
+        printf '%s\n' "$said" | tail -n 15 >&2
+        FAULTS=$((FAULTS + 1))
+    fi
+}
+
+# expect_is WHAT WANT COMMAND...: what the command prints in the machine is WANT.
+expect_is() {
+    local what="$1" want="$2" got
+    shift 2
+    got="$(in_machine "$@" 2>&1 || true)"
+    if [ "$got" = "$want" ]; then
+        say "  ok    $RELEASE: $what"
+    else
+        say "  FAIL  $RELEASE: $what: expected '$want', got '$got'"
+        FAULTS=$((FAULTS + 1))
+    fi
+}
+
+# within SECONDS COMMAND...: until the command succeeds in the machine.
+within() {
+    local i
+    for i in $(seq 1 $(($1 * 5))); do
+        in_machine "${@:2}" >/dev/null 2>&1 && return 0
+        sleep 0.2
+    done
+    return 1
+}
+
+expect_within() {
+    local what="$1" seconds="$2"
+    shift 2
+    if within "$seconds" "$@"; then
+        say "  ok    $RELEASE: $what"
+    else
+        say "  FAIL  $RELEASE: $what (not within $seconds s)"
+        in_machine "$@" 2>&1 | tail -n 15 >&2 || true
+        in_machine journalctl --no-pager -n 15 >&2 || true
+        FAULTS=$((FAULTS + 1))
+    fi
+}
+
+show() { in_machine systemctl show -P "$2" "$1"; }
+deb() { printf '/packages/%s_%s-1_amd64.deb' "$1" "$VERSION"; }
+next() { printf '/next/%s_next.deb' "$1"; }
+install_deb() { expect "install ${1##*/}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$1"; }
+
+# The packages as a later version, and with another default configuration, so that an upgrade has something to do.
+make_next() {
+    local package folder
+    mkdir -p "$WORK/next"
+    for package in evenkeel-agent evenkeel-warden evenkeel; do
+        folder="$WORK/next/$package"
+        dpkg-deb -R "$OUT/${package}_$VERSION-1_amd64.deb" "$folder"
+        sed -i "s/^Version: .*/Version: $VERSION-2/" "$folder/DEBIAN/control"
+        dpkg-deb --root-owner-group -Znone -b "$folder" "$WORK/next/${package}_next.deb" >/dev/null
+        rm -rf "$folder"
+    done
+}
+
+# --- agent -----------------------------------------------------------------------------------------------
+
+check_agent() {
+    local unit=evenkeel-agent before
+    enter
+    install_deb "$(deb evenkeel-agent)"
+    expect_within "the agent runs after the installation" 15 systemctl is-active -q "$unit"
+    expect "and at the next boot" systemctl is-enabled -q "$unit"
+    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect_is "its folders, too" "750 750 750" sh -c 'echo $(stat -c %a /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel)'
+    expect "the configuration is valid" evenkeel-agent --check
+    expect_within "it has told systemd what it does" 5 sh -c "systemctl show -P StatusText $unit | grep -q ."
+    # SIGHUP
+    before="$(show "$unit" MainPID)"
+    in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web", "auto_heal": true}]/' /etc/evenkeel/config.json
+    expect "reload" systemctl reload "$unit"
+    expect_within "the reload is written down" 10 grep -q config_reloaded /var/log/evenkeel/audit.jsonl
+    expect_is "by the same process" "$before" systemctl show -P MainPID "$unit"
+    # Upgrade: what a person wrote stays, the service is started anew, once, in the same state.
+    install_deb "$(next evenkeel-agent)"
+    expect_within "it runs after the upgrade" 15 systemctl is-active -q "$unit"
+    expect "as another process" test "$before" != "$(show "$unit" MainPID)"
+    expect "with the configuration as it was" grep -q '"name": "web"' /etc/evenkeel/config.json
+    expect_is "that did not count as a failure" "success 0" sh -c "echo \$(systemctl show -P Result -P NRestarts $unit)"
+    # The watchdog: a process that hangs is ended and started anew.
+    in_machine mkdir -p "/run/systemd/system/$unit.service.d"
+    in_machine sh -c "printf '[Service]\nWatchdogSec=4\nRestartSec=1\n' >/run/systemd/system/$unit.service.d/watchdog.conf"
+    in_machine systemctl daemon-reload
+    in_machine systemctl restart "$unit"
+    sleep 6
+    expect_is "it gives signs of life" "0" systemctl show -P NRestarts "$unit"
+    before="$(show "$unit" MainPID)"
+    in_machine sh -c "kill -STOP $before"
+    expect_within "the watchdog ends one that hangs, and it is started anew" 40 \
+        sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P NRestarts $unit) -ge 1 ]"
+    expect "by the watchdog" sh -c "journalctl --no-pager -u $unit | grep -qi 'watchdog timeout'"
+    expect "stop" systemctl stop "$unit"
+    expect_is "in order" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    expect "start" systemctl start "$unit"
+    check_rights "$unit"
+    # A configuration with faults does not start, and is not tried for ever.
+    in_machine sh -c 'echo "{" >/etc/evenkeel/config.json'
+    expect "a broken configuration does not start" sh -c "! systemctl restart $unit"
+    expect_is "and is not tried again" "78 0" sh -c "echo \$(systemctl show -P ExecMainStatus $unit; systemctl show -P NRestarts $unit)"
+    expect "remove" env DEBIAN_FRONTEND=noninteractive apt-get remove -y -q evenkeel-agent
+    expect "the configuration stays" test -e /etc/evenkeel/config.json
+    expect "the state stays" test -e /var/lib/evenkeel
+    expect "the unit is gone" test ! -e "/usr/lib/systemd/system/$unit.service"
+    expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-agent
+    expect "nothing is left" sh -c '! ls -d /etc/evenkeel /var/lib/evenkeel* /var/log/evenkeel /etc/systemd/system/*/evenkeel* /etc/systemd/system/evenkeel* 2>/dev/null'
+    leave
+}
+
+# What the agent may read under its unit: all that is root's; not what is in the private folders of others, unless a
+# drop-in gives it that right.
+check_rights() {
+    local unit="$1" drop_in=/etc/systemd/system/evenkeel-agent.service.d
+    in_machine sh -c 'useradd -m -d /home/ada ada && chmod 700 /home/ada && mkdir -p /opt/web && cd /opt/web &&
+        printf "services: {}\n" >compose.yml && chmod 600 compose.yml && cp compose.yml /home/ada/ && chown -R ada: /home/ada'
+    in_machine sh -c 'printf "%s" "{\"audit\":{\"path\":\"/var/log/evenkeel/audit.jsonl\"},\"services\":[
+        {\"name\":\"roots\",\"images\":[\"a:1\"],\"compose_files\":[\"/opt/web/compose.yml\"],\"compose_project\":\"web\",\"auto_update\":true},
+        {\"name\":\"adas\",\"images\":[\"b:1\"],\"compose_files\":[\"/home/ada/compose.yml\"],\"compose_project\":\"ada\",\"auto_update\":true}
+        ]}" >/etc/evenkeel/config.json; rm -f /var/log/evenkeel/audit.jsonl'
+    expect "restart" systemctl restart "$unit"
+    expect_is "the agent has no capability" "0000000000000000" \
+        sh -c "sed -n 's/^CapEff:\t//p' /proc/\$(systemctl show -P MainPID $unit)/status"
+    expect "it warns of a compose file in a home that it may not read" \
+        sh -c "journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/home/ada/compose.yml'"
+    expect "and not of one of root's" \
+        sh -c "! journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/opt/web/compose.yml'"
+    in_machine mkdir -p "$drop_in"
+    in_machine cp /usr/share/doc/evenkeel-agent/examples/read-homes.conf "$drop_in/"
+    in_machine systemctl daemon-reload
+    expect "restart with the drop-in" systemctl restart "$unit"
+    expect "then it does not" \
+        sh -c "! journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/home/ada/compose.yml'"
+    in_machine rm -r "$drop_in"
+    in_machine systemctl daemon-reload
+}
+
+# --- warden ----------------------------------------------------------------------------------------------
+
+check_warden() {
+    local unit=evenkeel-warden before
+    enter
+    install_deb "$(deb evenkeel-warden)"
+    expect "the warden waits for its token" sh -c "! systemctl is-enabled -q $unit && ! systemctl is-active -q $unit"
+    expect "without one it does not start" sh -c "! systemctl start $unit"
+    expect_is "and says so" "exit-code 78" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    in_machine sh -c 'echo WARDEN_TOKEN=0123456789abcdef0123456789abcdef >>/etc/evenkeel/warden.env'
+    expect "with one it does" systemctl enable --now "$unit"
+    expect_is "as a user of its own" "evenkeel-warden" sh -c "stat -c %U /proc/\$(systemctl show -P MainPID $unit)"
+    expect_is "without any capability" "0000000000000000" \
+        sh -c "sed -n 's/^CapEff:\t//p' /proc/\$(systemctl show -P MainPID $unit)/status"
+    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/warden.json
+    expect_is "its state is its own" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
+    expect "it listens" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080 && printf "GET /health HTTP/1.0\r\n\r\n" >&3 && head -n 1 <&3 | grep -q " 200 "'
+    before="$(show "$unit" MainPID)"
+    in_machine sed -i 's|"agents": \[\]|"agents": [{"id": "a", "token": "agent-0123456789abcdef", "url": "http://127.0.0.1:9090"}]|' /etc/evenkeel/warden.json
+    expect "reload" systemctl reload "$unit"
+    expect_within "it has read the file again" 10 sh -c "systemctl show -P StatusText $unit | grep -q '1 agent'"
+    expect_is "as the same process" "$before" systemctl show -P MainPID "$unit"
+    install_deb "$(next evenkeel-warden)"
+    expect_within "it runs after the upgrade" 15 systemctl is-active -q "$unit"
+    expect "as another process" test "$before" != "$(show "$unit" MainPID)"
+    before="$(show "$unit" MainPID)"
+    in_machine sh -c "kill -KILL $before"
+    expect_within "killed, it is started anew" 15 sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P MainPID $unit) != $before ]"
+    expect "stop" systemctl stop "$unit"
+    expect_is "in order" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-warden
+    expect "nothing is left" sh -c '! ls -d /etc/evenkeel /var/lib/evenkeel* /etc/systemd/system/*/evenkeel* 2>/dev/null'
+    leave
+}
+
+# --- the program for both --------------------------------------------------------------------------------
+
+check_single() {
+    enter
+    install_deb "$(deb evenkeel-agent)"
+    in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
+    expect "from evenkeel-agent to evenkeel" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "$(deb evenkeel)"
+    expect_within "the agent runs" 15 systemctl is-active -q evenkeel-agent
+    expect "as evenkeel" sh -c 'readlink /proc/$(systemctl show -P MainPID evenkeel-agent)/exe | grep -qx /usr/bin/evenkeel'
+    expect "with the configuration as it was" grep -q '"name": "web"' /etc/evenkeel/config.json
+    expect "the agent's package is purged" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-agent
+    expect "which takes nothing from evenkeel" test -e /etc/evenkeel/config.json -a -e /var/lib/evenkeel
+    expect "the agent still runs" systemctl is-active -q evenkeel-agent
+    expect "a health check by the program itself" sh -c 'evenkeel health | grep -q unavailable; evenkeel health; [ $? -eq 1 ]'
+    expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel
+    expect "nothing is left" sh -c '! ls -d /etc/evenkeel /var/lib/evenkeel* /var/log/evenkeel 2>/dev/null'
+    leave
+}
+
+# --- rpm, on Debian: there is no other distribution to be had here ---------------------------------------
+
+check_rpm() {
+    local unit=evenkeel-agent file
+    enter rpm
+    file="/packages/$(basename "$(echo "$OUT"/evenkeel-agent-"$VERSION"-*.rpm)")"
+    expect "install ${file##*/}" rpm -i --nodeps "$file"
+    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect "start" systemctl enable --now "$unit"
+    expect_within "it runs" 10 systemctl is-active -q "$unit"
+    in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
+    expect "upgrade" rpm -U --force --nodeps "$file"
+    expect "the configuration stays" grep -q '"name": "web"' /etc/evenkeel/config.json
+    expect_within "it runs" 10 systemctl is-active -q "$unit"
+    expect "remove" rpm -e --nodeps evenkeel-agent
+    expect "it runs no longer" sh -c "! systemctl is-active -q $unit"
+    leave
+}
+
+# --- an upgrade in the middle of a deployment, with podman as the engine ---------------------------------
+
+# What the machine needs for it: the registry and the images of the test come from this one.
+prepare_podman() {
+    local etc="$1/root/etc" unit
+    mkdir -p "$etc/containers/registries.conf.d" "$etc/containers/containers.conf.d" "$etc/systemd/system/sockets.target.wants"
+    printf '[[registry]]\nlocation = "127.0.0.1:5000"\ninsecure = true\n' >"$etc/containers/registries.conf.d/evenkeel.conf"
+    # Machines whose cgroup 2 has no controllers can't limit anything.
+    grep -qw pids /sys/fs/cgroup/cgroup.controllers 2>/dev/null ||
+        printf '[containers]\npids_limit = 0\n' >"$etc/containers/containers.conf.d/evenkeel.conf"
+    ln -sf /usr/lib/systemd/system/podman.socket "$etc/systemd/system/sockets.target.wants/podman.socket"
+    for unit in systemd-sysctl systemd-modules-load systemd-networkd systemd-resolved; do
+        ln -sf /dev/null "$etc/systemd/system/$unit.service"
+    done
+    mkdir -p "$1/root/opt/web" "$1/root/opt/image/bin" "$1/containers"
+    cp "$(command -v busybox)" "$1/root/opt/image/bin/busybox"
+    ln -sf busybox "$1/root/opt/image/bin/sh"
+    ln -sf busybox "$1/root/opt/image/bin/sleep"
+    cat >"$1/root/opt/registry.yml" <<'CONFIG'
+version: 0.1
+storage: {filesystem: {rootdirectory: /var/lib/registry}, delete: {enabled: true}}
+http: {addr: "127.0.0.1:5000"}
+CONFIG
+    cat >"$1/root/opt/web/compose.yml" <<'COMPOSE'
+services:
+  web:
+    image: 127.0.0.1:5000/web:latest
+    network_mode: none
+    stop_grace_period: 1s
+    healthcheck: {test: ["CMD", "/bin/sh", "-c", "true"], interval: 1s, retries: 3}
+COMPOSE
+    cat >"$1/root/opt/push" <<'PUSH'
+set -e
+echo "$1" >/opt/image/version
+tar -C /opt/image -c . | podman import -q -c 'CMD ["/bin/sleep","86400"]' - 127.0.0.1:5000/web:latest
+podman push -q 127.0.0.1:5000/web:latest
+PUSH
+    cat >"$1/root/opt/config.json" <<'CONFIG'
+{
+  "runtime": "podman",
+  "registry": {"url": "http://127.0.0.1:5000", "poll_interval": 10},
+  "audit": {"path": "/var/log/evenkeel/audit.jsonl"},
+  "services": [{"name": "web", "images": ["web:latest"], "compose_files": ["/opt/web/compose.yml"],
+    "compose_project": "web", "auto_update": true, "health_grace": 30}]
+}
+CONFIG
+}
+
+check_resume() {
+    local container
+    bring_busybox
+    bring_registry_program
+    bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns ca-certificates ||
+        die "no root file system with podman"
+    MACHINE="$WORK/podman"
+    mkdir -p "$MACHINE/containers"
+    if ! { SYSTEMD_NSPAWN_API_VFS_WRITABLE=network MACHINE_PREPARE=prepare_podman machine_boot "$MACHINE" \
+        "$ENGINES_CACHE/podman" --private-network --bind-ro="$OUT:/packages" --bind-ro="$WORK/next:/next" \
+        --bind="$MACHINE/containers:/var/lib/containers" --bind-ro="$(command -v docker-registry):/usr/local/bin/docker-registry" \
+        --capability=all --system-call-filter="@keyring bpf" && machine_wait "$MACHINE"; }; then
+        die "the machine with podman did not boot"
+    fi
+    machine_run "$MACHINE" rm -f /usr/sbin/policy-rc.d
+    in_machine systemd-run -q --unit=registry /usr/local/bin/docker-registry serve /opt/registry.yml
+    within 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/5000' || die "the registry does not answer"
+    expect "a service runs" sh -c 'sh /opt/push 1 && podman compose -f /opt/web/compose.yml -p web up -d'
+    install_deb "$(deb evenkeel-agent)"
+    in_machine sh -c 'cat /opt/config.json >/etc/evenkeel/config.json && mkdir -p /etc/systemd/system/evenkeel-agent.service.d &&
+        printf "[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN\n" >/etc/systemd/system/evenkeel-agent.service.d/podman.conf &&
+        systemctl daemon-reload && systemctl restart evenkeel-agent'
+    expect "a new image is pushed" sh /opt/push 2
+    expect_within "it is on probation" 60 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9090; printf "GET /status/web HTTP/1.0\r\n\r\n" >&3
+        grep -q "\"phase\":\"probation\"" <&3'
+    container="$(in_machine podman ps -q --no-trunc)"
+    install_deb "$(next evenkeel-agent)"
+    expect_within "the new version takes the deployment up" 20 grep -q '"event":"resumed"' /var/log/evenkeel/audit.jsonl
+    expect_within "and ends it" 60 grep -q '"event":"updated"' /var/log/evenkeel/audit.jsonl
+    expect_is "with the container that it found" "$container" podman ps -q --no-trunc
+    expect_is "which runs the new image" 2 podman exec "$container" /bin/busybox cat /version
+    expect "nothing was undone" sh -c '! grep -E "rolled_back|rollback_failed" /var/log/evenkeel/audit.jsonl'
+    in_machine podman rm -fa >/dev/null 2>&1 || true
+    leave
+}
+
+# --- all of it -------------------------------------------------------------------------------------------
+
+WHY="$(engines_obstacle)"
+[ -z "$WHY" ] || {
+    say "NOT RUN: packages in clean machines ($WHY)"
+    exit 0
+}
+[ -e "$OUT/SHA256SUMS" ] || die "there are no packages: run 'bash dist/package.sh' first"
+make_next
+apt_install lintian
+if lintian --fail-on error --tag-display-limit 0 "$OUT"/*.deb >"$WORK/lintian" 2>&1; then
+    say "  ok    lintian: no error, $(grep -c '^W:' "$WORK/lintian" || true) warnings"
+else
+    grep '^E:' "$WORK/lintian" >&2 || cat "$WORK/lintian" >&2
+    FAULTS=$((FAULTS + 1))
+fi
+cp "$WORK/lintian" "$REPO/target/package/lintian.log"
+[ "$#" -gt 0 ] || set -- bookworm trixie
+for RELEASE in "$@"; do
+    say "== packages on Debian $RELEASE"
+    check_agent
+    check_warden
+    check_single
+done
+RELEASE=trixie
+check_rpm
+check_resume
+[ "$FAULTS" -eq 0 ] || die "$FAULTS faults in packages"
+say "packages: fine"

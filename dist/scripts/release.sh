@@ -1,0 +1,92 @@
+# shellcheck shell=bash
+# How programs are built for others: one glibc 2.17 for old and new distributions, the same bytes each time.
+# Sourced after lib.sh, never run.
+
+ZIG_VERSION="0.15.2"
+ZIGBUILD_VERSION="0.24.0"
+GLIBC="2.17" # the oldest that Rust's own standard library runs on
+
+# The time that everything made here bears: that of the last commit.
+SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$REPO" log -1 --format=%ct 2>/dev/null || echo 0)}"
+export SOURCE_DATE_EPOCH
+
+version() { sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$REPO/Cargo.toml"; }
+
+# rust_target ARCH: Rust's name of x86_64 or aarch64.
+rust_target() {
+    case "$1" in
+    x86_64 | aarch64) printf '%s-unknown-linux-gnu' "$1" ;;
+    *) die "unknown architecture $1; there are: x86_64 aarch64" ;;
+    esac
+}
+
+# zig as the C compiler and linker, which knows the symbols of every glibc; in a Python environment of its own.
+bring_zig() {
+    local folder="$REPO/target/tools/zig"
+    if ! "$folder/bin/cargo-zigbuild" --version 2>/dev/null | grep -qF "$ZIGBUILD_VERSION" ||
+        ! "$folder/bin/python-zig" version 2>/dev/null | grep -qF "$ZIG_VERSION"; then
+        python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
+        say "installing zig $ZIG_VERSION and cargo-zigbuild $ZIGBUILD_VERSION"
+        python3 -m venv --clear "$folder" || die "python3 could not make an environment in $folder"
+        "$folder/bin/pip" install -q --disable-pip-version-check "ziglang==$ZIG_VERSION" \
+            "cargo-zigbuild==$ZIGBUILD_VERSION" || die "pip could not install zig $ZIG_VERSION"
+    fi
+    PATH="$folder/bin:$PATH"
+}
+
+# bring_std TARGET: Rust's standard library for it.
+bring_std() {
+    local lib
+    lib="$(cd "$REPO" && rustc --print target-libdir --target "$1")"
+    [ ! -d "$lib" ] || return 0
+    have rustup && (cd "$REPO" && rustup target add "$1" >/dev/null 2>&1) && [ -d "$lib" ] && return 0
+    die "Rust's standard library for $1 is missing, and 'rustup target add $1' could not bring it"
+}
+
+# Flags under which neither the folder of the sources, nor cargo's, nor that of the build gets into a program.
+reproducible_flags() {
+    local separator=$'\x1f' target="${CARGO_TARGET_DIR:-$REPO/target}" cargo="${CARGO_HOME:-$HOME/.cargo}"
+    # The last one that fits counts.
+    CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$cargo=/cargo$separator--remap-path-prefix=$REPO=/evenkeel"
+    CARGO_ENCODED_RUSTFLAGS+="$separator--remap-path-prefix=$target=/target"
+    export CARGO_ENCODED_RUSTFLAGS
+    export CARGO_INCREMENTAL=0 LC_ALL=C.UTF-8 TZ=UTC
+}
+
+# programs_of ARCH: the folder that build_programs leaves them in.
+programs_of() { printf '%s/%s/release' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$1")"; }
+
+# build_programs ARCH: evenkeel, evenkeel-agent and evenkeel-warden.
+build_programs() {
+    local target
+    target="$(rust_target "$1")"
+    bring_std "$target"
+    (
+        reproducible_flags
+        cd "$REPO"
+        # shellcheck disable=SC2086  # a command with arguments, or nothing
+        ${EVENKEEL_BUILD_WITH:-} cargo zigbuild --release --locked --target "$target.$GLIBC" \
+            -p evenkeel -p evenkeel-agent -p evenkeel-warden --bins
+    ) || die "the programs could not be built for $target"
+}
+
+# build_static: one program that needs nothing of the system that it runs on, for the images. This
+# machine's C library is linked into it: it resolves names by files and DNS, which is all that a container has.
+build_static() {
+    local target folder="${CARGO_TARGET_DIR:-$REPO/target}/static"
+    target="$(rust_target "$(uname -m)")"
+    (
+        CARGO_TARGET_DIR="$folder"
+        export CARGO_TARGET_DIR
+        reproducible_flags
+        CARGO_ENCODED_RUSTFLAGS+=$'\x1f-C\x1ftarget-feature=+crt-static'
+        cd "$REPO"
+        # shellcheck disable=SC2086  # a command with arguments, or nothing
+        ${EVENKEEL_BUILD_WITH:-} cargo build --release --locked --target "$target" -p evenkeel --bins
+    ) || die "the static program could not be built"
+}
+
+# Where build_static leaves it.
+static_program() {
+    printf '%s/static/%s/release/evenkeel' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$(uname -m)")"
+}
