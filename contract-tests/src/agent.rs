@@ -5,16 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_common::wire::{AuditEntry, Kind, RedeployReply, ServiceStatus, StatusReport, TriggerReply};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::{Reply, request, unused_port, wait_for};
-
-/// How long an agent may take for anything that is not a deployment.
-const SOON: Duration = Duration::from_secs(20);
+use crate::{Config, PREFIX, Reply, request, unused_port, wait_for};
 
 /// When to kill the agent.
 #[derive(Debug, Clone)]
@@ -53,7 +51,7 @@ impl Log {
 
 /// A running (or killed) agent.
 pub struct Agent {
-    folder: PathBuf,
+    folder: Folder,
     config: Value,
     environment: Vec<(String, String)>,
     child: Child,
@@ -61,18 +59,51 @@ pub struct Agent {
     log: Arc<Log>,
 }
 
+/// Where its files are.
+enum Folder {
+    /// In one that goes with it.
+    Own(TempDir),
+    /// In one of the test's.
+    Given(PathBuf),
+}
+
+impl Folder {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(folder) => folder.path(),
+            Self::Given(path) => path,
+        }
+    }
+}
+
 impl Agent {
     /// Starts the agent with this configuration; its files are in `folder`. The keys `api`, `audit` and
     /// `state` are filled in where they are absent.
-    pub fn start(folder: &Path, mut config: Value, environment: &[(&str, &str)]) -> Self {
+    pub fn start(folder: &Path, config: Config, environment: &[(&str, &str)]) -> Self {
+        Self::start_in(Folder::Given(folder.to_owned()), config, environment)
+    }
+
+    fn start_in(folder: Folder, config: Config, environment: &[(&str, &str)]) -> Self {
+        let mut config = Value::from(config);
         let keys = config.as_object_mut().expect("the configuration is an object");
-        keys.entry("audit").or_insert_with(|| json!({ "path": folder.join("audit.jsonl") }));
-        keys.entry("state").or_insert_with(|| json!({ "path": folder.join("state") }));
+        keys.entry("audit").or_insert_with(|| json!({ "path": folder.path().join("audit.jsonl") }));
+        keys.entry("state").or_insert_with(|| json!({ "path": folder.path().join("state") }));
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let log = Arc::new(Log::default());
-        let (child, address) = spawn(folder, &config, &environment, &log, None);
-        Self { folder: folder.to_owned(), config, environment, child, address, log }
+        let (child, address) = spawn(folder.path(), &config, &environment, &log, None);
+        Self { folder, config, environment, child, address, log }
+    }
+
+    /// Starts it in a folder of its own, which `config` is given, and with an engine that is not there.
+    pub fn without_engine(about: &str, config: impl FnOnce(&Path) -> Config) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{about}-"))
+            .tempdir()
+            .expect("a temporary folder can be made");
+        let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
+        let config = config(folder.path());
+        Self::start_in(Folder::Own(folder), config, &[("DOCKER_HOST", &socket)])
     }
 
     /// `host:port` of its API.
@@ -176,7 +207,7 @@ impl Agent {
         };
         let before = self.audit().into_iter().filter(ends).count();
         assert_eq!(self.trigger(name), TriggerReply::Triggered { scope: name.to_owned() });
-        wait_for(Duration::from_mins(1), "the check that was asked for to end without a deployment", || {
+        wait_for("the check that was asked for to end without a deployment", || {
             match self.audit().into_iter().filter(ends).nth(before) {
                 Some(entry) => Ok(entry),
                 None => Err(format!("audit {:#?}\nstatus {:#?}", self.audit(), self.status())),
@@ -208,7 +239,7 @@ impl Agent {
     /// Waits until it has made its first round of checks.
     #[track_caller]
     pub fn wait_first_poll(&self) {
-        wait_for(Duration::from_mins(1), "the first poll", || match self.try_ask("GET", "/status") {
+        wait_for("the first poll", || match self.try_ask("GET", "/status") {
             Ok(reply) if reply.json()["poll_count"].as_u64() > Some(0) => Ok(()),
             other => Err(format!("{other:?}")),
         });
@@ -216,8 +247,8 @@ impl Agent {
 
     /// Waits for the `nth` audit entry of a kind (counted from 1).
     #[track_caller]
-    pub fn wait_entry(&self, timeout: Duration, kind: &Kind, nth: usize) -> AuditEntry {
-        wait_for(timeout, &format!("audit entry {nth} of kind {kind}"), || {
+    pub fn wait_entry(&self, kind: &Kind, nth: usize) -> AuditEntry {
+        wait_for(&format!("audit entry {nth} of kind {kind}"), || {
             match self.entries(kind).into_iter().nth(nth - 1) {
                 Some(entry) => Ok(entry),
                 None => Err(format!("audit {:#?}\nstatus {:#?}", self.audit(), self.status())),
@@ -228,7 +259,7 @@ impl Agent {
     /// Waits until the log tells of this journal step, `nth` time (counted from 1).
     #[track_caller]
     pub fn wait_step(&self, step: &str, nth: usize) {
-        wait_for(Duration::from_mins(1), &format!("journal step {step}"), || {
+        wait_for(&format!("journal step {step}"), || {
             let steps = self.steps();
             if steps.iter().filter(|one| *one == step).count() >= nth {
                 Ok(())
@@ -249,7 +280,7 @@ impl Agent {
         change(&mut self.config);
         let mut config = self.config.clone();
         config["api"]["address"] = json!([self.address]);
-        std::fs::write(self.folder.join("config.json"), config.to_string())
+        std::fs::write(self.folder.path().join("config.json"), config.to_string())
             .expect("the configuration can be written");
         let pid = pid_of(self.child.id()).expect("a process that runs has an ID");
         kill_process(pid, Signal::HUP).expect("the agent runs");
@@ -264,9 +295,9 @@ impl Agent {
 
     /// Waits until its process has ended.
     #[track_caller]
-    pub fn wait_end(&mut self, timeout: Duration) -> ExitStatus {
+    pub fn wait_end(&mut self) -> ExitStatus {
         let log = self.log.clone();
-        wait_for(timeout, "the agent to end", || match self.child.try_wait() {
+        wait_for("the agent to end", || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status),
             other => Err(format!("{other:?}; steps {:?}", steps_of(&log))),
         })
@@ -284,7 +315,7 @@ impl Agent {
         if let Some(pid) = pid_of(self.child.id()) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        self.wait_end(Duration::from_mins(1))
+        self.wait_end()
     }
 
     /// Starts it again after its end, on the same files.
@@ -306,7 +337,7 @@ impl Agent {
 
     fn start_again(&mut self, address: Option<&str>) {
         *self.log.kill.lock().expect("no reader panics with the lock") = None;
-        let (child, address) = spawn(&self.folder, &self.config, &self.environment, &self.log, address);
+        let (child, address) = spawn(self.folder.path(), &self.config, &self.environment, &self.log, address);
         self.child = child;
         self.address = address;
     }
@@ -383,17 +414,15 @@ fn spawn(
         let stderr = child.stderr.take().expect("stderr is piped");
         let (pid, log) = (child.id(), log.clone());
         std::thread::spawn(move || read_log(stderr, pid, &log));
-        let began = Instant::now();
-        loop {
-            if request(&address, "GET", "/health", &[], &[]).is_ok() {
-                return (child, address);
+        let answers = wait_for("the agent to answer or to end", || {
+            match (request(&address, "GET", "/health", &[], &[]), child.try_wait()) {
+                (Ok(_), _) => Ok(true),
+                (_, Ok(Some(_))) => Ok(false),
+                (Err(error), _) => Err(error.to_string()),
             }
-            if matches!(child.try_wait(), Ok(Some(_))) || began.elapsed() > SOON {
-                let _ = child.kill();
-                let _ = child.wait();
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        });
+        if answers {
+            return (child, address);
         }
     }
     // The reader may still be busy with the last lines.

@@ -15,9 +15,6 @@ use tempfile::TempDir;
 
 use crate::{PREFIX, wait_for};
 
-/// How long the page may take to show what it was told.
-const SOON: Duration = Duration::from_mins(1);
-
 /// One window of a browser of its own, with an empty profile.
 ///
 /// Whatever a test looks at, its browser must end sound: nothing was asked for but what the pages that the test opened
@@ -256,13 +253,7 @@ impl Browser {
     /// Waits until an expression is true in the page.
     #[track_caller]
     pub fn wait(&self, what: &str, expression: &str) {
-        self.wait_up_to(SOON, what, expression);
-    }
-
-    /// The same with a time limit.
-    #[track_caller]
-    pub fn wait_up_to(&self, timeout: Duration, what: &str, expression: &str) {
-        wait_for(timeout, what, || match self.value(&format!("Boolean({expression})")) {
+        wait_for(what, || match self.value(&format!("Boolean({expression})")) {
             Value::Bool(true) => Ok(()),
             _ => Err(format!("{expression} is false; the page says: {}", self.text("body"))),
         });

@@ -5,7 +5,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -178,12 +177,11 @@ impl Engine {
     /// All tags of the images that belong to `owner`.
     pub fn tags(&self, owner: &str) -> Vec<String> {
         // Docker 28.5 refuses to list them while another test removes one.
-        let images = wait_for(Duration::from_secs(20), "the engine to list its images", || {
-            match self.try_get("/images/json")?.json() {
+        let images =
+            wait_for("the engine to list its images", || match self.try_get("/images/json")?.json() {
                 Value::Array(images) => Ok(images),
                 other => Err(other.to_string()),
-            }
-        });
+            });
         images
             .iter()
             .filter(|image| image["Labels"][LABEL] == owner)
@@ -328,7 +326,7 @@ impl PrivateEngine {
         self.daemon = Some(command.spawn().expect("dockerd can be started (run dist/scripts/bring-up.sh)"));
         let engine = self.engine();
         let log = self.path("log");
-        wait_for(Duration::from_mins(1), "the private engine to answer", || {
+        wait_for("the private engine to answer", || {
             engine.try_get("/_ping").map(|_| ()).map_err(|error| format!("{error}\n{}", tail_of(&log)))
         });
     }

@@ -7,33 +7,34 @@
 mod agent;
 mod asker;
 mod browser;
+mod config;
 mod engine;
+mod head;
 mod http;
 mod image;
 mod modern;
-mod port;
 mod project;
 mod proxy;
 mod registry;
 mod relay;
 mod stage;
-mod wait;
 mod warden;
 mod world;
+
+pub use evenkeel_common::testing::{LONG, unused_port, wait_for};
 
 pub use agent::{Agent, Kill, LogLine};
 pub use asker::{Asked, Asker};
 pub use browser::Browser;
+pub use config::{Config, Service};
 pub use engine::{ContainerView, Engine, PrivateEngine, beside_engine};
 pub use http::{Reply, request};
 pub use image::{Health, Image, Shape};
-pub use port::unused_port;
 pub use project::Project;
 pub use proxy::{Fault, Proxy};
 pub use registry::{Pushed, Registry};
 pub use relay::LoudEngine;
 pub use stage::Stage;
-pub use wait::wait_for;
 pub use warden::Warden;
 pub use world::{World, kill_from_outside};
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 use crate::{ContainerView, Engine, LABEL, unique_name, wait_for};
 
@@ -76,7 +75,7 @@ impl Project {
     pub fn up(&self) {
         let output = self.compose(&["up", "-d"]);
         assert!(output.status.success(), "compose up: {}", String::from_utf8_lossy(&output.stderr));
-        wait_for(Duration::from_mins(1), "the project to run", || {
+        wait_for("the project to run", || {
             let views = self.containers();
             let settled =
                 views.iter().all(|view| view.state == "running" && matches!(&*view.health, "" | "healthy"));

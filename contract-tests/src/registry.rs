@@ -105,11 +105,9 @@ impl Registry {
     }
 
     fn wait_ready(&self) {
-        wait_for(Duration::from_mins(1), "the registry to answer", || {
-            match request_v2(self, "GET", "/v2/", &[], &[]) {
-                Ok(reply) if reply.status == 200 => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
+        wait_for("the registry to answer", || match request_v2(self, "GET", "/v2/", &[], &[]) {
+            Ok(reply) if reply.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
         });
     }
 

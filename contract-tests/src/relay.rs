@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Engine;
+use crate::head::Head;
 
 /// Passes requests on to an engine; each event comes back `times` times. Lives as long as the test's process.
 pub struct LoudEngine {
@@ -36,12 +37,16 @@ impl LoudEngine {
 }
 
 fn relay(client: UnixStream, target: &Path, times: usize, told: &AtomicUsize) -> io::Result<()> {
-    let mut engine = UnixStream::connect(target)?;
     let mut asks = BufReader::new(client.try_clone()?);
     let mut answers = client;
-    let first = asks.fill_buf()?;
-    let end = first.iter().position(|byte| *byte == b'\r').unwrap_or(first.len());
-    let is_events = String::from_utf8_lossy(&first[..end]).contains("/events?");
+    let Some(mut head) = Head::read(&mut asks)? else { return Ok(()) };
+    let is_events = head.first.contains("/events?");
+    // A connection carries one request. Whoever keeps it would send the next one, for the events perhaps, past us.
+    if head.get("upgrade").is_none() {
+        head.set("Connection", Some("close"));
+    }
+    let mut engine = UnixStream::connect(target)?;
+    head.write(&mut engine)?;
     let back = engine.try_clone()?;
     std::thread::spawn(move || {
         let _ = io::copy(&mut asks, &mut engine);

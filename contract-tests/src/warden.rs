@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -54,6 +53,16 @@ impl Warden {
         format!("http://{}/", self.address)
     }
 
+    /// Sends an entry as the agent with this id does.
+    #[track_caller]
+    pub fn ingest(&self, id: &str, entry: &Value) {
+        let token = format!("Bearer {}", Self::agent_token(id));
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        let reply = request(&self.address, "POST", "/ingest", &headers, entry.to_string().as_bytes());
+        let reply = reply.expect("the warden answers");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+
     /// What an agent's configuration has as `push`.
     pub fn push(&self, id: &str) -> Value {
         json!({ "warden_url": format!("http://{}", self.address), "token": Self::agent_token(id), "machine_id": id })
@@ -72,11 +81,9 @@ impl Warden {
     }
 
     fn wait_ready(&self) {
-        wait_for(Duration::from_mins(1), "the warden to answer", || {
-            match request(&self.address, "GET", "/health", &[], &[]) {
-                Ok(reply) if reply.status == 200 => Ok(()),
-                other => Err(format!("{other:?}; its log: {}", log(&self.folder))),
-            }
+        wait_for("the warden to answer", || match request(&self.address, "GET", "/health", &[], &[]) {
+            Ok(reply) if reply.status == 200 => Ok(()),
+            other => Err(format!("{other:?}; its log: {}", log(&self.folder))),
         });
     }
 }

@@ -1,13 +1,14 @@
 //! Everything that a deployment needs, put together: registry, project, configuration, agent.
 
 use std::path::Path;
-use std::time::Duration;
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::beside_engine;
-use crate::{Agent, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Shape, wait_for};
+use crate::{
+    Agent, Config, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Service, Shape,
+    wait_for,
+};
 
 /// A registry and a project on an engine. Drop agents before it.
 pub struct World {
@@ -91,47 +92,37 @@ impl World {
     }
 
     /// A service of the agent's configuration for this project.
-    pub fn entry(&self, name: &str, images: &[&str]) -> Value {
-        json!({
-            "name": name,
-            "images": images,
-            "compose_files": [self.project.file],
-            "compose_project": self.project.name,
-            "auto_update": true,
-            "health_grace": 3,
-        })
+    pub fn entry(&self, name: &str, images: &[&str]) -> Service {
+        Service::of_project(name, &self.project, images)
     }
 
-    /// The agent's configuration. The poll interval is long: tests ask for checks.
-    pub fn config(&self, services: &[Value]) -> Value {
-        let mut config = json!({
-            "registry": { "url": format!("http://{}", self.host), "poll_interval": 3600 },
-            "services": services,
-        });
-        if let Ok(runtime) = std::env::var("EVENKEEL_TEST_RUNTIME") {
-            config["runtime"] = runtime.into();
+    /// The agent's configuration.
+    pub fn config(&self, services: impl IntoIterator<Item = Service>) -> Config {
+        let config = Config::of(services).registry(&self.host);
+        match std::env::var("EVENKEEL_TEST_RUNTIME") {
+            Ok(runtime) => config.set("runtime", runtime),
+            Err(_) => config,
         }
-        config
     }
 
     /// Starts an agent that watches `web:latest` as service `web`, and waits for its first round of checks.
     pub fn agent(&self) -> Agent {
-        self.agent_for(&[self.entry("web", &["web:latest"])])
+        self.agent_for([self.entry("web", &["web:latest"])])
     }
 
     /// Starts an agent with services, and waits for its first round of checks.
-    pub fn agent_for(&self, services: &[Value]) -> Agent {
-        let agent = self.agent_with(self.config(services), &[]);
-        agent.wait_first_poll();
-        agent
+    pub fn agent_for(&self, services: impl IntoIterator<Item = Service>) -> Agent {
+        self.agent_with(self.config(services), &[])
     }
 
-    /// Starts an agent with a whole configuration and more environment.
-    pub fn agent_with(&self, config: Value, environment: &[(&str, &str)]) -> Agent {
+    /// Starts an agent with a whole configuration and more environment, and waits for its first round of checks.
+    pub fn agent_with(&self, config: Config, environment: &[(&str, &str)]) -> Agent {
         let host = self.engine.host();
         let mut all = vec![("DOCKER_HOST", host.as_str())];
         all.extend_from_slice(environment);
-        Agent::start(self.folder.path(), config, &all)
+        let agent = Agent::start(self.folder.path(), config, &all);
+        agent.wait_first_poll();
+        agent
     }
 
     /// Process IDs of the main processes of these compose services.
@@ -168,7 +159,7 @@ impl World {
     /// Nothing is left of a deployment: no half-made container, no hold.
     #[track_caller]
     pub fn assert_tidy(&self) {
-        wait_for(Duration::from_mins(1), "nothing to be left of the deployment", || {
+        wait_for("nothing to be left of the deployment", || {
             let holds = self.engine.holds(&self.project.name);
             let names: Vec<String> = self.project.containers().into_iter().map(|view| view.name).collect();
             let half_made = names.iter().any(|name| !name.starts_with(&self.project.name));

@@ -1,15 +1,12 @@
 //! Podman under a booted systemd. Not part of a plain run: `dist/test.sh` brings such a machine up, and
 //! `dist/scripts/with-engine.sh podman-5` does for a single test.
+//!
+//! A binary of its own: none of it can run on another engine, so that `binary(docker)` means what any engine can run.
 
+use contract_tests::{Agent, Health, Image, LABEL, Service, World, beside_engine, wait_for};
+use evenkeel_common::wire::Kind;
 use std::io::Write;
 use std::process::Stdio;
-use std::time::Duration;
-
-use contract_tests::{Agent, Health, Image, LABEL, World, beside_engine, wait_for};
-use evenkeel_common::wire::Kind;
-use serde_json::{Value, json};
-
-const LONG: Duration = Duration::from_secs(90);
 
 /// A unit of a quadlet file, started. Goes on drop.
 struct Unit {
@@ -40,11 +37,8 @@ impl Drop for Unit {
     }
 }
 
-fn healer(world: &World, more: &[Value]) -> Agent {
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_heal"] = true.into();
-    entry["heal_cooldown"] = 3.into();
-    world.agent_for(&[&[entry], more].concat())
+fn healer(world: &World, more: Option<Service>) -> Agent {
+    world.agent_for([world.entry("web", &["web:latest"]).healing(3)].into_iter().chain(more))
 }
 
 #[test]
@@ -55,21 +49,21 @@ fn a_container_that_crashed_or_turned_unhealthy_is_restarted() {
     world.service("web", "web", &["stop_grace_period: 1s"]);
     world.service("ill", "ill", &["stop_grace_period: 1s"]);
     world.project.up();
-    let agent = healer(&world, &[]);
+    let agent = healer(&world, None);
     let name = world.project.container("ill").name;
-    wait_for(LONG, "the one that is unhealthy to be restarted", || {
+    wait_for("the one that is unhealthy to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
         if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
     world.crash(&["web"]);
     let name = world.project.container("web").name;
-    wait_for(LONG, "the one that crashed to be restarted", || {
+    wait_for("the one that crashed to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
         if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
-    wait_for(LONG, "it to run", || {
+    wait_for("it to run", || {
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}")) }
     });
@@ -81,7 +75,7 @@ fn a_container_of_a_systemd_unit_is_not_healed() {
     world.push("web", &Image::good("v1"));
     world.service("web", "web", &["stop_grace_period: 1s"]);
     world.project.up();
-    let ill = Image::without_health_check("v1").with_health(Health::every_second("false", 1));
+    let ill = Image::good("v1").with_health(Health::every_second("false", 1));
     world.push("ill", &ill);
     let name = format!("{}-unit", world.project.name);
     let quadlet = format!(
@@ -94,15 +88,15 @@ fn a_container_of_a_systemd_unit_is_not_healed() {
     assert!(owner.contains("PODMAN_SYSTEMD_UNIT"), "{owner}");
     let started = || world.engine.docker(&["inspect", "-f", "{{.State.StartedAt}}", &name]);
     let before = started();
-    let entry = json!({ "name": "unit", "container_name": name, "auto_heal": true, "heal_cooldown": 3, "health_grace": 3 });
-    let agent = healer(&world, &[entry]);
-    wait_for(LONG, "it to be unhealthy", || {
+    let unit = Service::named("unit").set("container_name", &*name).healing(3).set("health_grace", 3);
+    let agent = healer(&world, Some(unit));
+    wait_for("it to be unhealthy", || {
         let health = world.engine.docker(&["inspect", "-f", "{{.State.Health.Status}}", &name]);
         if health == "unhealthy" { Ok(()) } else { Err(health) }
     });
     // Later than the other: when this one is well again, that had its time.
     world.crash(&["web"]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
     agent.trigger("unit");
     let touched: Vec<_> = agent
         .audit()

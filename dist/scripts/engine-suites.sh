@@ -5,29 +5,29 @@
 . "$REPO/dist/scripts/engines.sh"
 
 # What runs on each engine in a plain run: what must hold everywhere, and one of each kind of the rest.
-ENGINE_PART='binary(docker_matrix)
-    | test(=a_pushed_image_goes_live_and_is_proven)
-    | test(=an_image_built_and_pushed_on_this_machine_goes_live)
-    | test(=a_new_digest_for_the_same_image_is_a_success)
-    | test(=an_unhealthy_image_is_undone)
-    | test(=an_image_that_crashes_without_a_health_check_is_undone)
-    | test(=blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
-    | test(=the_way_back_survives_a_prune_of_all_images_during_probation)'
+ENGINE_PART='(binary(docker) & test(/^matrix::/))
+    | test(=update::a_pushed_image_goes_live_and_is_proven)
+    | test(=update::an_image_built_and_pushed_on_this_machine_goes_live)
+    | test(=update::a_new_digest_for_the_same_image_is_a_success)
+    | test(=rollback::an_unhealthy_image_is_undone)
+    | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
+    | test(=engine::the_way_back_survives_a_prune_of_all_images_during_probation)'
 
 # The same and a kill at each step, on the engines whose image store differs from the one of the machine's engine, on
 # which the whole of it runs anyway.
-ENGINE_PART_AND_KILLS="$ENGINE_PART | (binary(docker_kill) & test(/::at_once\$/))"
+ENGINE_PART_AND_KILLS="$ENGINE_PART | (binary(docker) & test(/^kill::.*::at_once\$/))"
 
 # With --engines: all that deploys, heals, starts and follows. Not the tests of the harness, and not those of the agent
 # alone, to which an engine makes no difference.
-ENGINE_WHOLE='binary(/^docker_/) - binary(docker_harness)'
+ENGINE_WHOLE='binary(docker) - test(/^harness::/)'
 
 # Podman has tests of its own, and some of the others run there. Its machine has one registry at a time.
 PODMAN_SUITE='binary(podman)
-    | test(=a_pushed_image_goes_live_and_is_proven)
-    | test(=an_unhealthy_image_is_undone)
-    | test(=an_image_that_crashes_without_a_health_check_is_undone)
-    | test(=blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)'
+    | test(=update::a_pushed_image_goes_live_and_is_proven)
+    | test(=rollback::an_unhealthy_image_is_undone)
+    | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)'
 
 ENGINE_ROWS=()
 

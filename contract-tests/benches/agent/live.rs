@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use contract_tests::{Asker, Fault, Image, PrivateEngine, Registry, World};
-use serde_json::json;
 
 use crate::subject::Subject;
-use crate::{Table, mib, shown};
+use crate::{Table, image, mib, shown};
 
 const PATHS: &[&str] = &["/status", "/health", "/audit?limit=100"];
 const SOON: Duration = Duration::from_millis(20);
@@ -36,12 +35,12 @@ fn judge(table: &mut Table, what: &str, asker: Asker) {
 /// The API's answers during a deployment, and while registry or engine hang.
 pub(crate) fn answers(table: &mut Table) {
     let (world, proxy, _) = World::behind_proxy("bench-api");
-    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let config = world.config([world.entry("web", &["web:latest"])]);
     let agent = Subject::start(world.folder(), &config, &world.engine.host());
     agent.wait_polls(1, SOON);
     let asker = Asker::start(agent.address(), PATHS);
     for n in 2..5 {
-        world.push("web", &Image::good(&format!("v{n}")));
+        world.push("web", &image(&format!("v{n}")));
         let updated = agent.count("updated");
         agent.post("/trigger/web");
         agent.wait_until(Duration::from_millis(500), "the update", || agent.count("updated") > updated);
@@ -60,8 +59,10 @@ pub(crate) fn answers(table: &mut Table) {
     world.push("web", &Image::good("v1"));
     world.service("web", "web", &[]);
     world.project.up();
-    let mut config = world.config(&[world.entry("web", &["web:latest"])]);
-    config["docker_health"] = json!({"check_interval": 5, "timeout": 1});
+    let config = world
+        .config([world.entry("web", &["web:latest"])])
+        .set("docker_health.check_interval", 5)
+        .set("docker_health.timeout", 1);
     let agent = Subject::start(world.folder(), &config, &world.engine.host());
     agent.wait_polls(1, SOON);
     private.hang();
@@ -75,11 +76,10 @@ pub(crate) fn answers(table: &mut Table) {
 /// Memory of an agent that measures a hundred containers.
 pub(crate) fn hundred(table: &mut Table) {
     let mut world = World::new("bench-hundred");
-    world.push("web", &Image::without_health_check("v1"));
+    world.push("web", &Image::good("v1"));
     world.service("web", "web", &["scale: 100", "stop_grace_period: 1s"]);
     world.project.up();
-    let mut config = world.config(&[world.entry("web", &["web:latest"])]);
-    config["monitor"] = json!({"stats_interval": 3});
+    let config = world.config([world.entry("web", &["web:latest"])]).set("monitor.stats_interval", 3);
     let agent = Subject::start(world.folder(), &config, &world.engine.host());
     let measured = || {
         let service = agent.get("/status/web");

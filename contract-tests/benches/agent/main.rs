@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use contract_tests::{Engine, Image, PREFIX, Registry, World, request};
+use contract_tests::{Config, Engine, Health, Image, PREFIX, Registry, Service, World, request};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -130,22 +130,19 @@ fn fleet(services: usize, images: usize) -> Vec<FakeProject> {
     (0..services).map(project).collect()
 }
 
-fn config(folder: &Path, registry: &str, poll_interval: u64, projects: &[FakeProject]) -> Value {
-    let file = folder.join("compose.yml");
-    fs::write(&file, "services: {}\n").expect("the compose file can be written");
-    let services: Vec<Value> = projects
-        .iter()
-        .map(|project| {
-            let images: Vec<String> =
-                project.images.iter().map(|image| format!("{}:{}", image.repository, image.tag)).collect();
-            json!({"name": project.name, "images": images, "compose_files": [file],
-                "compose_project": project.name, "auto_update": true})
-        })
-        .collect();
-    json!({
-        "registry": {"url": format!("http://{registry}"), "poll_interval": poll_interval, "concurrency": 8},
-        "services": services,
-    })
+fn config(folder: &Path, registry: &str, poll_interval: u64, projects: &[FakeProject]) -> Config {
+    let services = projects.iter().map(|project| {
+        let images: Vec<String> =
+            project.images.iter().map(|image| format!("{}:{}", image.repository, image.tag)).collect();
+        Service::idle(&project.name, folder)
+            .set("images", images)
+            .set("compose_project", &*project.name)
+            .set("auto_update", true)
+    });
+    Config::of(services)
+        .registry(registry)
+        .set("registry.poll_interval", poll_interval)
+        .set("registry.concurrency", 8)
 }
 
 fn folder() -> TempDir {
@@ -315,10 +312,16 @@ fn push_tags(registry: &Registry, repository: &str, count: usize) -> Vec<FakeIma
     (0..count).map(push).collect()
 }
 
+/// An image with the health check that `dist/docs/benchmarks.md` tells of.
+pub(crate) fn image(version: &str) -> Image {
+    let check = Health { timeout: Duration::from_secs(3), ..Health::every_second("true", 3) };
+    Image::good(version).with_health(check)
+}
+
 /// A whole update on the real engine, and what a kill in the middle of one costs.
 fn updates(table: &mut Table) {
-    let (world, _) = World::with_web("bench");
-    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let (world, _) = World::with_web_of("bench", &image("v1"), &[]);
+    let config = world.config([world.entry("web", &["web:latest"])]);
     let docker = world.engine.host();
     let start = || Subject::start(world.folder(), &config, &docker);
     let soon = Duration::from_millis(20);
@@ -331,7 +334,7 @@ fn updates(table: &mut Table) {
     let (mut back, mut resumed, mut done) = (Vec::new(), Vec::new(), Vec::new());
     for n in 2..2 + 2 * UPDATES {
         let version = format!("v{n}");
-        world.push("web", &Image::good(&version));
+        world.push("web", &image(&version));
         let updated = agent.count("updated");
         let began = Instant::now();
         agent.post("/trigger/web");

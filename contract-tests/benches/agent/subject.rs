@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use contract_tests::{request, unused_port};
+use contract_tests::{Config, request, unused_port};
 use serde_json::{Value, json};
 
 /// Longest wait for anything.
@@ -33,14 +33,15 @@ pub(crate) struct Subject {
 
 impl Subject {
     /// Starts it with `config` on the engine at `docker_host`; its files are in `folder`.
-    pub(crate) fn start(folder: &Path, config: &Value, docker_host: &str) -> Self {
+    pub(crate) fn start(folder: &Path, config: &Config, docker_host: &str) -> Self {
         let address = format!("127.0.0.1:{}", unused_port());
-        let mut config = config.clone();
-        config["api"] = json!({"address": [address]});
-        config["audit"] = json!({"path": folder.join("audit.jsonl")});
-        config["state"] = json!({"path": folder.join("state")});
+        let config = config
+            .clone()
+            .set("api.address", json!([address]))
+            .set("audit.path", json!(folder.join("audit.jsonl")))
+            .set("state.path", json!(folder.join("state")));
         let path = folder.join("config.json");
-        fs::write(&path, config.to_string()).expect("the configuration can be written");
+        fs::write(&path, Value::from(config).to_string()).expect("the configuration can be written");
         let began = Instant::now();
         let child = Command::new(program())
             .arg("--config")

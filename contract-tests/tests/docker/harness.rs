@@ -10,7 +10,7 @@ fn the_engine_runs_images_of_every_shape_that_were_pushed_behind_its_back() {
     let shapes = [Shape::Docker, Shape::Oci, Shape::OciIndex, Shape::DockerList];
     for (nr, shape) in shapes.into_iter().enumerate() {
         let repository = format!("shape{nr}");
-        let pushed = world.push_as(&repository, &Image::good("v1"), shape);
+        let pushed = world.push_as(&repository, &Image::healthy("v1"), shape);
         let path = format!("/v2/{repository}/manifests/{}", pushed.digest);
         let reply = request(&world.host, "GET", &path, &[("Accept", "*/*")], &[]).unwrap();
         assert_ne!(reply.status, 500, "{}", reply.text());
@@ -41,7 +41,7 @@ fn containers_behave_as_their_images_promise() {
         world.service(name, name, &["mem_limit: 24m", "memswap_limit: 24m", "stop_grace_period: 1s"]);
     }
     assert!(world.project.compose(&["up", "-d"]).status.success());
-    wait_for(Duration::from_secs(90), "every container to be as promised", || {
+    wait_for("every container to be as promised", || {
         let views = world.project.containers();
         let kept = images.iter().all(|(name, _, end)| {
             views.iter().any(|view| view.service == *name && (view.health == *end || view.state == *end))

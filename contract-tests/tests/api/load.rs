@@ -7,22 +7,19 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use contract_tests::{Agent, wait_for};
+use contract_tests::{Agent, Config, wait_for};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use serde_json::json;
-use tempfile::TempDir;
 
 /// Connections of one address that the agent keeps.
 const CONNECTIONS: usize = 640;
 /// What answers may hold together that nobody has taken.
 const UNSENT: usize = 32 * 1024 * 1024;
 
-fn agent() -> (Agent, TempDir) {
-    let folder = tempfile::Builder::new().prefix("ektest-load-").tempdir().expect("a folder can be made");
-    write_audit(&folder.path().join("audit.jsonl"));
-    let socket = format!("unix://{}/no-engine.sock", folder.path().display());
-    let agent = Agent::start(folder.path(), json!({ "services": [] }), &[("DOCKER_HOST", &socket)]);
-    (agent, folder)
+fn agent() -> Agent {
+    Agent::without_engine("load", |folder| {
+        write_audit(&folder.join("audit.jsonl"));
+        Config::of([])
+    })
 }
 
 /// 600 entries with the most evidence that one has.
@@ -69,7 +66,7 @@ fn a_person_is_served(agent: &Agent) {
 
 #[test]
 fn stalled_requests_are_not_kept_and_starve_nobody() {
-    let (agent, _folder) = agent();
+    let agent = agent();
     let before = agent.resident();
     let part = "x".repeat(100_000);
     let mut stalled = Vec::new();
@@ -91,7 +88,7 @@ fn stalled_requests_are_not_kept_and_starve_nobody() {
         }
     }
     println!("900 stalled requests: {} KiB more", (agent.resident().saturating_sub(before)) >> 10);
-    wait_for(Duration::from_mins(1), "the oldest of them to be cut", || {
+    wait_for("the oldest of them to be cut", || {
         let open = stalled.iter_mut().map(is_open).filter(|open| *open).count();
         if open <= CONNECTIONS { Ok(()) } else { Err(format!("{open} are open")) }
     });
@@ -100,7 +97,7 @@ fn stalled_requests_are_not_kept_and_starve_nobody() {
 
 #[test]
 fn slow_readers_hold_no_more_than_the_budget_and_starve_nobody() {
-    let (agent, _folder) = agent();
+    let agent = agent();
     let size = agent.ask("GET", "/audit?limit=500").body.len();
     assert!(size > 4_000_000, "{size}");
     let before = agent.resident();

@@ -1,28 +1,24 @@
 //! The agent's API by itself: who may ask, how refusals look. No engine is needed.
 
-use contract_tests::{Agent, Reply, request};
-use evenkeel_common::wire::AuditEntry;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use std::time::Instant;
 
-/// An agent whose engine is not there, with one service that does not update.
-fn agent(more: &Value) -> (Agent, TempDir) {
-    let folder = tempfile::Builder::new().prefix("ektest-api-").tempdir().expect("a folder can be made");
-    let file = folder.path().join("compose.yml");
-    std::fs::write(&file, "services: {}\n").expect("a file can be written");
-    let mut config = json!({
-        "services": [
-            { "name": "idle", "compose_files": [file], "compose_project": "ektest-idle" },
-            { "name": "fileless", "compose_project": "ektest-fileless" },
-            { "name": "wrong", "auto_update": true },
-        ],
-    });
-    for (key, value) in more.as_object().expect("it is an object") {
-        config[key] = value.clone();
-    }
-    let socket = format!("unix://{}/no-engine.sock", folder.path().display());
-    let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
-    (agent, folder)
+use contract_tests::{Agent, Config, Reply, Service, request, wait_for};
+use evenkeel_common::wire::AuditEntry;
+use serde_json::json;
+
+/// An agent whose engine is not there, with services that do not update.
+fn agent() -> Agent {
+    agent_with(|config| config)
+}
+
+fn agent_with(change: impl FnOnce(Config) -> Config) -> Agent {
+    Agent::without_engine("api", |folder| {
+        change(Config::of([
+            Service::idle("idle", folder),
+            Service::named("fileless").set("compose_project", "ektest-fileless"),
+            Service::named("wrong").set("auto_update", true),
+        ]))
+    })
 }
 
 fn ask(agent: &Agent, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
@@ -41,7 +37,7 @@ fn assert_refused(reply: &Reply, status: u16) {
 
 #[test]
 fn only_hosts_that_are_ours_may_be_asked_for() {
-    let (agent, _folder) = agent(&json!({ "api": { "allowed_hosts": ["boat.example"] } }));
+    let agent = agent_with(|config| config.set("api.allowed_hosts", json!(["boat.example"])));
     let port = agent.address().rsplit(':').next().unwrap().to_owned();
     for host in ["127.0.0.1", "localhost", "[::1]", "192.0.2.7", "boat.example", "BOAT.example."] {
         for host in [host.to_owned(), format!("{host}:{port}")] {
@@ -63,7 +59,7 @@ fn only_hosts_that_are_ours_may_be_asked_for() {
 
 #[test]
 fn a_page_of_another_site_can_change_nothing() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     let own = format!("http://{}", agent.address());
     for (name, value) in [
         ("Origin", "http://evil.example"),
@@ -92,7 +88,7 @@ fn a_page_of_another_site_can_change_nothing() {
 
 #[test]
 fn refusals_are_json_and_say_what_is_allowed() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for (method, path, status) in [
         ("GET", "/nothing", 404),
         ("GET", "/status/nobody", 404),
@@ -124,7 +120,7 @@ fn refusals_are_json_and_say_what_is_allowed() {
 
 #[test]
 fn head_works_where_get_does() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for path in ["/status", "/status/idle", "/blocked", "/not-found", "/errored", "/audit", "/health"] {
         let (get, head) = (ask(&agent, "GET", path, &[]), ask(&agent, "HEAD", path, &[]));
         assert_eq!(get.status, head.status, "{path}");
@@ -136,7 +132,7 @@ fn head_works_where_get_does() {
 
 #[test]
 fn a_body_that_is_too_large_is_refused() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     let large = vec![b'x'; (1 << 20) + 1];
     assert_refused(&request(agent.address(), "POST", "/trigger", &[], &large).unwrap(), 413);
     let fits = vec![b'x'; 1 << 20];
@@ -145,11 +141,11 @@ fn a_body_that_is_too_large_is_refused() {
 
 #[test]
 fn the_audit_gives_as_many_entries_as_asked_for_newest_first() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for _ in 0..3 {
         agent.ask("POST", "/trigger");
     }
-    contract_tests::wait_for(std::time::Duration::from_mins(1), "three entries", || {
+    wait_for("three entries", || {
         let entries = agent.ask("GET", "/audit").json();
         if entries.as_array().is_some_and(|all| all.len() >= 4) { Ok(()) } else { Err(entries.to_string()) }
     });
@@ -171,7 +167,7 @@ fn the_audit_gives_as_many_entries_as_asked_for_newest_first() {
 
 #[test]
 fn without_an_audit_file_the_audit_is_empty() {
-    let (agent, _folder) = agent(&json!({ "audit": {} }));
+    let agent = agent_with(|config| config.set("audit", json!({})));
     agent.ask("POST", "/trigger");
     let reply = agent.ask("GET", "/audit");
     assert_eq!((reply.status, reply.json()), (200, json!([])));
@@ -179,8 +175,8 @@ fn without_an_audit_file_the_audit_is_empty() {
 
 #[test]
 fn without_an_engine_the_agent_lives_and_says_so() {
-    let (agent, _folder) = agent(&json!({}));
-    contract_tests::wait_for(std::time::Duration::from_mins(1), "health to be 503", || {
+    let agent = agent();
+    wait_for("health to be 503", || {
         let reply = agent.ask("GET", "/health");
         if reply.status == 503 { Ok(()) } else { Err(reply.text()) }
     });
@@ -196,7 +192,7 @@ fn without_an_engine_the_agent_lives_and_says_so() {
 
 #[test]
 fn requests_that_can_do_nothing_say_why() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     let skipped = |reason: &str| json!({ "status": "skipped", "reason": reason });
     assert_eq!(agent.ask("POST", "/trigger").json(), json!({ "status": "triggered", "scope": "all" }));
     assert_eq!(agent.ask("POST", "/trigger/idle").json(), skipped("auto_update is false"));
@@ -211,7 +207,7 @@ fn requests_that_can_do_nothing_say_why() {
 
 #[test]
 fn the_bare_address_leads_to_the_dashboard() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for method in ["GET", "HEAD"] {
         let reply = ask(&agent, method, "/", &[]);
         assert_eq!((reply.status, reply.header("location")), (302, Some("/ui")));
@@ -221,7 +217,7 @@ fn the_bare_address_leads_to_the_dashboard() {
 
 #[test]
 fn another_site_can_cause_no_work_and_hold_no_stream() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for site in ["cross-site", "same-site"] {
         for path in ["/ui/stream", "/ui/events", "/audit", "/status", "/metrics", "/openapi.json", "/ui"] {
             assert_refused(
@@ -236,7 +232,7 @@ fn another_site_can_cause_no_work_and_hold_no_stream() {
 
 #[test]
 fn a_head_that_is_too_large_is_refused_as_everything_else_is() {
-    let (agent, _folder) = agent(&json!({}));
+    let agent = agent();
     for size in [20_000, 200_000] {
         let reply = ask(&agent, "GET", "/status", &[("X-Large", &"x".repeat(size))]);
         assert_refused(&reply, 431);
@@ -248,13 +244,13 @@ fn a_head_that_is_too_large_is_refused_as_everything_else_is() {
 /// A flood of triggers: each is answered, while the one that waits stands for all that come meanwhile.
 #[test]
 fn triggers_of_a_moment_are_one_check_and_one_entry() {
-    let (agent, _folder) = agent(&json!({}));
-    let begun = std::time::Instant::now();
+    let agent = agent();
+    let begun = Instant::now();
     for _ in 0..100 {
         assert_eq!(ask(&agent, "POST", "/trigger", &[]).status, 200);
     }
     let most = usize::try_from(begun.elapsed().as_secs()).unwrap() + 2;
-    contract_tests::wait_for(std::time::Duration::from_secs(20), "the check to end", || {
+    wait_for("the check to end", || {
         let count = |kind: &str| agent.audit().iter().filter(|entry| entry.event.as_str() == kind).count();
         // There is no engine, so nothing can be checked.
         let (asked, ended) = (count("manual_trigger"), count("checked") + count("trigger_failed"));

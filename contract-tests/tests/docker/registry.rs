@@ -8,8 +8,6 @@ use contract_tests::{Engine, Fault, Image, Proxy, Registry, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 use serde_json::json;
 
-const LONG: Duration = Duration::from_secs(90);
-
 #[test]
 fn a_registry_that_is_down_is_an_error_until_it_is_back() {
     let (world, proxy, _) = World::behind_proxy("down");
@@ -27,13 +25,12 @@ fn a_registry_that_is_down_is_an_error_until_it_is_back() {
     assert_eq!(agent.entries(&Kind::ERROR).len(), 1);
     world.assert_runs("web", "v1");
 
-    let listener = wait_for(Duration::from_mins(1), "the port to be free", || {
-        TcpListener::bind(&world.host).map_err(|error| error.to_string())
-    });
+    let listener =
+        wait_for("the port to be free", || TcpListener::bind(&world.host).map_err(|error| error.to_string()));
     let _proxy = Proxy::start_on(listener, &upstream);
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(agent.entries(&Kind::RECOVERED).len(), 1);
     assert_eq!(agent.errored().len(), 0);
     world.assert_runs("web", "v2");
@@ -46,19 +43,19 @@ fn a_registry_that_hangs_delays_neither_other_registries_nor_the_api() {
     world.push("other", &Image::good("v1"));
     world.project.service("other", &other, &[]);
     world.project.up();
-    let agent = world.agent_for(&[world.entry("web", &["web:latest"]), world.entry("other", &[&other])]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]), world.entry("other", &[&other])]);
     proxy.set(Fault::Hang);
     world.push("web", &Image::good("v2"));
     world.push("other", &Image::good("v2"));
     let began = Instant::now();
     agent.ask("POST", "/trigger");
-    wait_for(LONG, "the service of the other registry to be updated", || {
+    wait_for("the service of the other registry to be updated", || {
         let asked = Instant::now();
         let entries = agent.entries(&Kind::UPDATED);
         assert!(asked.elapsed() < Duration::from_secs(20), "the API took {:?}", asked.elapsed());
         entries.into_iter().find(|entry| entry.service == "other").ok_or("not yet".to_owned())
     });
-    wait_for(Duration::from_mins(1), "the hanging registry to be given up", || {
+    wait_for("the hanging registry to be given up", || {
         let errored = agent.errored();
         if errored.contains_key("web") { Ok(()) } else { Err(format!("{errored:?} {:?}", began.elapsed())) }
     });
@@ -83,12 +80,12 @@ fn a_registry_that_wants_to_be_left_alone_is_left_alone() {
     }
     proxy.set(Fault::None);
     world.push("web", &Image::good("v2"));
-    wait_for(Duration::from_mins(1), "the limit to be over", || {
+    wait_for("the limit to be over", || {
         agent.trigger("web");
         let errored = agent.errored();
         if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
     });
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
 }
 
@@ -121,7 +118,7 @@ fn a_registry_that_talks_nonsense_changes_nothing() {
     ] {
         proxy.set(fault.clone());
         agent.trigger("web");
-        wait_for(LONG, "the fault to be seen", || {
+        wait_for("the fault to be seen", || {
             let errored = agent.errored();
             match errored.get("web") {
                 Some(text) if text.chars().any(char::is_control) => panic!("control characters in {text:?}"),
@@ -130,7 +127,7 @@ fn a_registry_that_talks_nonsense_changes_nothing() {
             }
         });
         proxy.set(Fault::None);
-        wait_for(LONG, "the fault to be over", || {
+        wait_for("the fault to be over", || {
             agent.trigger("web");
             let errored = agent.errored();
             if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
@@ -148,12 +145,12 @@ fn an_image_whose_content_does_not_come_is_an_error_and_not_held_against_it() {
     proxy.set(Fault::NoBlobs);
     let v2 = world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    wait_for(LONG, "the fault to be said", || {
+    wait_for("the fault to be said", || {
         if agent.errored().contains_key("web") { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
     agent.trigger("web");
     agent.wait_step("pull", 2);
-    wait_for(LONG, "the second try to be over", || {
+    wait_for("the second try to be over", || {
         if agent.service("web").deploying { Err("it deploys".to_owned()) } else { Ok(()) }
     });
     assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "{:#?}", agent.audit());
@@ -164,7 +161,7 @@ fn an_image_whose_content_does_not_come_is_an_error_and_not_held_against_it() {
 
     proxy.set(Fault::None);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     world.assert_runs("web", "v2");
     assert_eq!((agent.errored().len(), agent.entries(&Kind::RECOVERED).len()), (0, 1));
@@ -179,7 +176,7 @@ fn updates_in_spite_of(about: &str, fault: Fault) {
     assert_eq!(agent.check("web").event, Kind::CHECKED, "nothing is new");
     let v2 = world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(
         (entry.old_digest.as_deref(), entry.new_digest.as_deref()),
         (Some(&*v1.digest), Some(&*v2.digest))
@@ -234,15 +231,14 @@ fn a_login_of_the_docker_configuration_is_used() {
     world.service("web", "web", &[]);
     world.engine.docker(&["--config", &docker, "pull", "-q", &world.reference("web")]);
     world.project.up();
-    let config = world.config(&[world.entry("web", &["web:latest"])]);
+    let config = world.config([world.entry("web", &["web:latest"])]);
     let stranger = world.agent_with(config.clone(), &[("DOCKER_CONFIG", "/nonexistent")]);
     assert_eq!(stranger.check("web").event, Kind::TRIGGER_FAILED);
     drop(stranger);
     let agent = world.agent_with(config, &[("DOCKER_CONFIG", &docker)]);
-    agent.wait_first_poll();
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert!(agent.log().iter().all(|line| !line.0.contains("secret") && !line.0.contains(&auth)));
 }

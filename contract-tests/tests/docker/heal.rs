@@ -7,21 +7,14 @@ use contract_tests::{Agent, Image, Kill, PrivateEngine, Project, Registry, World
 use evenkeel_common::wire::{Kind, Level, StatusValue};
 use serde_json::Value;
 
-const LONG: Duration = Duration::from_mins(1);
-
 /// An agent that heals and does not deploy.
 fn healer(world: &World, more: &[(&str, Value)]) -> Agent {
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_heal"] = true.into();
-    entry["heal_cooldown"] = 3.into();
-    for (key, value) in more {
-        entry[*key] = value.clone();
-    }
-    world.agent_for(&[entry])
+    let entry = world.entry("web", &["web:latest"]).healing(3);
+    world.agent_for([more.iter().fold(entry, |entry, (key, value)| entry.set(key, value.clone()))])
 }
 
 fn wait_running(world: &World, service: &str) {
-    wait_for(LONG, &format!("{service} to run"), || {
+    wait_for(&format!("{service} to run"), || {
         let view = world.project.container(service);
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}")) }
     });
@@ -40,7 +33,7 @@ fn a_crashed_container_is_restarted_and_one_that_was_stopped_is_not() {
     world.engine.docker(&["kill", &world.project.container("killed").name]);
     // Later than the two: when this one is well again, the others had their time.
     world.crash(&["web"]);
-    let entry = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    let entry = agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!(entry.container.as_deref(), Some(&*world.project.container("web").name));
     wait_running(&world, "web");
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 1, "{:#?}", agent.audit());
@@ -58,7 +51,7 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
     world.service("web", "web", &["stop_grace_period: 1s"]);
     assert!(world.project.compose(&["up", "-d"]).status.success());
     let agent = healer(&world, &[("heal_max_restarts", 2.into())]);
-    let entry = agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
+    let entry = agent.wait_entry(&Kind::EXHAUSTED, 1);
     assert_eq!(entry.level, Level::Critical);
     assert!(!entry.reason.unwrap_or_default().is_empty());
     // On a busy machine a probe may be cut off before it says why it fails, but not all of them.
@@ -78,7 +71,7 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
     agent.wait_first_poll();
     assert_eq!(agent.service("web").status, StatusValue::Exhausted);
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::RESTARTING, 3);
+    agent.wait_entry(&Kind::RESTARTING, 3);
 }
 
 #[test]
@@ -88,7 +81,7 @@ fn a_container_that_falls_ill_again_soon_after_each_restart_is_given_up() {
     world.service("web", "web", &["stop_grace_period: 1s"]);
     world.project.up();
     let agent = healer(&world, &[("heal_max_restarts", 2.into())]);
-    agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
+    agent.wait_entry(&Kind::EXHAUSTED, 1);
     for kind in [Kind::RESTARTING, Kind::RESTARTED, Kind::RESTART_FAILED] {
         assert_eq!(agent.entries(&kind).len(), 2, "{kind}: {:#?}", agent.audit());
     }
@@ -103,43 +96,38 @@ fn the_probation_of_one_service_makes_no_patients_of_another_one_of_its_project(
         world.service(service, service, &["stop_grace_period: 1s"]);
     }
     world.project.up();
-    let entries = ["web", "api"].map(|service| {
-        let mut entry = world.entry(service, &[&format!("{service}:latest")]);
-        entry["auto_heal"] = true.into();
-        entry
-    });
-    let agent = world.agent_for(&entries);
+    let entries = ["web", "api"]
+        .map(|service| world.entry(service, &[&format!("{service}:latest")]).set("auto_heal", true));
+    let agent = world.agent_for(entries);
     world.push("web", &Image::unhealthy("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     // What falls ill afterwards is seen again, by whoever is first.
     world.crash(&["web"]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!(agent.entries(&Kind::UNHEALTHY), []);
 }
 
 #[test]
 fn without_auto_heal_it_is_said_and_left_alone() {
-    let (world, _) = World::with_web("report");
+    let (world, _) = World::with_web_of("report", &Image::healthy("v1"), &[]);
     let agent = world.agent();
     world.crash(&["web"]);
-    let entry = agent.wait_entry(LONG, &Kind::DIED, 1);
+    let entry = agent.wait_entry(&Kind::DIED, 1);
     assert!(entry.reason.unwrap_or_default().contains("137"));
     assert_eq!(agent.service("web").status, StatusValue::Unhealthy);
     world.engine.docker(&["start", &world.project.container("web").name]);
-    agent.wait_entry(LONG, &Kind::HEALTHY, 1);
+    agent.wait_entry(&Kind::HEALTHY, 1);
     assert_eq!(agent.entries(&Kind::RESTARTING), []);
 }
 
 #[test]
 fn a_project_of_which_nothing_runs_is_started_at_the_next_check() {
     let (world, _) = World::with_web("start");
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_start"] = true.into();
-    let agent = world.agent_for(&[entry]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
     assert!(world.project.compose(&["down"]).status.success());
     // Somebody is at work on it just now: asked for until that is some seconds ago.
-    wait_for(LONG, "the project to be started", || {
+    wait_for("the project to be started", || {
         agent.trigger("web");
         let started = agent.entries(&Kind::STARTED).into_iter().any(|entry| entry.service == "web");
         if started { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
@@ -151,9 +139,7 @@ fn a_project_of_which_nothing_runs_is_started_at_the_next_check() {
 #[test]
 fn changed_compose_files_are_applied_also_those_that_changed_while_the_agent_was_away() {
     let (world, _) = World::with_web("drift");
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["compose_watch"] = true.into();
-    let mut agent = world.agent_for(&[entry]);
+    let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("compose_watch", true)]);
     let add = |line: &str| {
         let text = std::fs::read_to_string(&world.project.file).unwrap();
         std::fs::write(&world.project.file, text + line).unwrap();
@@ -165,18 +151,18 @@ fn changed_compose_files_are_applied_also_those_that_changed_while_the_agent_was
     };
     add("      drift.one: here\n");
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::COMPOSE_DRIFT, 1);
+    agent.wait_entry(&Kind::COMPOSE_DRIFT, 1);
     assert_eq!(label("drift.one").trim(), "here");
 
     agent.terminate();
     add("      drift.two: here\n");
     agent.restart();
-    agent.wait_entry(LONG, &Kind::COMPOSE_DRIFT, 2);
+    agent.wait_entry(&Kind::COMPOSE_DRIFT, 2);
     assert_eq!(label("drift.two").trim(), "here");
 
     add("    nonsense: [\n");
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ERROR, 1);
+    agent.wait_entry(&Kind::ERROR, 1);
     world.assert_runs("web", "v1");
     assert_eq!(agent.service("web").status, StatusValue::Errored);
 }
@@ -195,7 +181,7 @@ fn ten_containers_that_their_engine_took_down_are_all_back() {
         let agent = healer(&world, &[]);
         private.end(signal);
         private.run();
-        wait_for(Duration::from_secs(90), "all ten to run", || {
+        wait_for("all ten to run", || {
             let views = world.project.containers();
             let running = views.iter().filter(|view| view.state == "running").count();
             if running == 10 { Ok(()) } else { Err(format!("{signal}: {views:#?} {:#?}", agent.audit())) }
@@ -237,13 +223,13 @@ fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
     assert_eq!((links(&world, "vpn"), links(&world, "client")), (1, 1));
     let agent = healer(&world, &[]);
     world.crash(&["vpn"]);
-    wait_for(LONG, "both to be restarted", || {
+    wait_for("both to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         if restarted.len() == 2 { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
     assert_eq!((links(&world, "vpn"), links(&world, "client")), (1, 1));
     let client = world.project.container("client").name;
-    let said = agent.wait_entry(LONG, &Kind::UNHEALTHY, 1);
+    let said = agent.wait_entry(&Kind::UNHEALTHY, 1);
     assert_eq!(said.container.as_deref(), Some(&*client));
     assert!(said.reason.as_ref().is_some_and(|why| why.contains("network of")), "{said:#?}");
 }
@@ -270,7 +256,7 @@ fn with_foreign_network(about: &str) -> (World, Project) {
 }
 
 fn wait_connected(world: &World, agent: &Agent) {
-    wait_for(LONG, "the client to be connected", || match links(world, "client") {
+    wait_for("the client to be connected", || match links(world, "client") {
         1 => Ok(()),
         n => Err(format!("{n} networks; {:#?} {:#?}", world.project.containers(), agent.audit())),
     });
@@ -280,22 +266,21 @@ fn wait_connected(world: &World, agent: &Agent) {
 fn a_container_that_uses_the_network_of_another_project_s_is_made_anew_when_that_is_replaced() {
     let (world, vpn) = with_foreign_network("foreign");
     let agent = healer(&world, &[]);
-    agent.wait_first_poll();
     let before = world.project.container("client");
     vpn.compose(&["up", "-d", "--force-recreate"]);
     wait_connected(&world, &agent);
     let client = world.project.container("client");
     assert_ne!(client.id, before.id);
     assert_eq!((&client.image, &client.name), (&before.image, &before.name));
-    let said = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    let said = agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!(said.container.as_ref(), Some(&client.name));
 
     // While it is away there is nothing to connect to, and nothing that could be given up.
     vpn.compose(&["down"]);
-    agent.wait_entry(LONG, &Kind::RESTART_FAILED, 1);
+    agent.wait_entry(&Kind::RESTART_FAILED, 1);
     vpn.up();
     wait_connected(&world, &agent);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    agent.wait_entry(&Kind::RESTARTED, 2);
     assert_eq!(agent.entries(&Kind::RESTART_FAILED).len(), 1, "{:#?}", agent.audit());
     assert_eq!(agent.entries(&Kind::EXHAUSTED), []);
     assert!(agent.errored().is_empty(), "{:?}", agent.errored());
@@ -307,10 +292,9 @@ fn an_agent_killed_while_it_makes_a_container_anew_does_so_when_it_is_back() {
     for (after, compose_too) in [(0, false), (150, true), (400, true)] {
         let (world, vpn) = with_foreign_network("foreignkill");
         let mut agent = healer(&world, &[]);
-        agent.wait_first_poll();
         agent.kill_at(Kill { step: Some("start".into()), after: Duration::from_millis(after), compose_too });
         vpn.compose(&["up", "-d", "--force-recreate"]);
-        agent.wait_end(LONG);
+        agent.wait_end();
         agent.restart();
         wait_connected(&world, &agent);
         agent.wait_done(1);

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use contract_tests::{Browser, Image, Kill, World, wait_for};
+use contract_tests::{Agent, Browser, Image, Kill, Pushed, World, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::{Value, json};
 
-const LONG: Duration = Duration::from_secs(90);
 const TRIGGER: &str = "#rows .actions .button:nth-child(1)";
 const REDEPLOY: &str = "#rows .actions .button:nth-child(2)";
 const UNBLOCK: &str = "#rows .actions .button:nth-child(3)";
@@ -17,7 +16,7 @@ const IS_OPEN: &str = "document.querySelector('dialog').open";
 #[track_caller]
 fn wait_badge(browser: &Browser, word: &str) {
     let sees = format!("document.querySelector('#rows .badge')?.innerText.endsWith({})", json!(word));
-    browser.wait_up_to(LONG, &format!("status {word}"), &sees);
+    browser.wait(&format!("status {word}"), &sees);
 }
 
 /// Waits for a message of an action.
@@ -33,89 +32,24 @@ fn wait_events(browser: &Browser, kind: &str, count: usize) {
         "[...document.querySelectorAll('#events > tr > td:nth-child(3)')].filter((c) => c.textContent === {}).length === {count}",
         json!(kind)
     );
-    browser.wait_up_to(LONG, &format!("{count} events {kind}"), &sees);
+    browser.wait(&format!("{count} events {kind}"), &sees);
 }
 
 #[test]
 fn every_action_does_on_the_engine_what_its_button_says() {
-    let (world, _) = World::with_web_of("clicks", &Image::without_health_check("v1"), &[]);
+    let (world, _) = World::with_web_of("clicks", &Image::good("v1"), &[]);
     let agent = world.agent();
     let browser = Browser::start();
     let origin = format!("http://{}", agent.address());
     browser.open(&format!("{origin}/ui"));
     wait_badge(&browser, "ok");
     assert_eq!(browser.value(CAN_UNBLOCK), false);
-
-    // Trigger: a new image goes live, and the page follows it without a reload.
     browser.run("window.sameLoad = true;");
-    let v2 = world.push("web", &Image::without_health_check("v2"));
-    browser.click(TRIGGER);
-    wait_told(&browser, "A check of web has begun.");
-    browser.wait_up_to(
-        LONG,
-        "the deployment's progress",
-        "!document.querySelector('#rows .deploy').hidden && document.querySelector('#rows .deploy').innerText",
-    );
-    wait_events(&browser, "updated", 1);
-    wait_badge(&browser, "ok");
-    agent.wait_done(1);
-    let before = world.assert_runs("web", "v2");
-    browser.wait("the count", "document.querySelector('#rows .tally dd').textContent === '1'");
-    browser.click("#rows .fold:nth-child(2)");
-    browser.wait(
-        "the new digest",
-        &format!("document.querySelector('#rows .images code[title=\"{}\"]')", v2.digest),
-    );
 
-    // Redeploy: asked first; a no changes nothing, a yes replaces the container.
-    browser.click(REDEPLOY);
-    browser.wait("the question", IS_OPEN);
-    assert!(browser.text("dialog").contains("Redeploy web?"));
-    browser.click("#dialog-no");
-    browser.wait("the question gone", &format!("!{IS_OPEN}"));
-    assert_eq!(agent.entries(&Kind::FORCE_REDEPLOY), []);
-    assert_eq!(world.assert_runs("web", "v2").id, before.id);
-    browser.click(REDEPLOY);
-    browser.click("#dialog-yes");
-    wait_told(&browser, "The redeployment of web has begun.");
-    wait_events(&browser, "force redeploy", 1);
-    wait_badge(&browser, "ok");
-    let after = world.assert_runs("web", "v2");
-    assert_ne!(after.id, before.id, "the container was replaced");
-
-    // Check all finds a bad image: undone, blocked, and only now there is something to unblock.
-    assert_eq!(browser.value(CAN_UNBLOCK), false);
-    let v3 = world.push("web", &Image::exits("v3", 0));
-    browser.click("#check-all");
-    wait_told(&browser, "A check of all services has begun.");
-    wait_events(&browser, "rolled back", 1);
-    wait_badge(&browser, "blocked");
-    browser.wait("the reason", "document.querySelector('#rows .note').innerText.includes('code 7')");
-    assert!(browser.text("#rows .note").contains(&v3.digest));
-    assert_eq!(browser.value(CAN_UNBLOCK), true);
-    assert_eq!(agent.blocked().get("web/web:latest"), Some(&v3.digest));
-    world.assert_runs("web", "v2");
-
-    // Unblock: the block is gone, and the next check tries that digest again. The one that follows a deployment by
-    // itself must be over, or it is the next one.
-    agent.wait_done(3);
-    let ended = agent.entries(&Kind::ROLLED_BACK)[0].timestamp;
-    wait_for(LONG, "the check after the deployment", || {
-        let service = agent.service("web");
-        if service.last_check > Some(ended) { Ok(()) } else { Err(format!("{service:#?}")) }
-    });
-    browser.click(UNBLOCK);
-    browser.click("#dialog-yes");
-    wait_told(&browser, "web is not blocked any more.");
-    browser.wait("no button", &format!("!({CAN_UNBLOCK})"));
-    wait_badge(&browser, "ok");
-    assert_eq!(agent.blocked().len(), 0);
-    browser.click(TRIGGER);
-    wait_events(&browser, "rolled back", 2);
-    wait_badge(&browser, "blocked");
-    browser.wait("the button again", CAN_UNBLOCK);
-    assert_eq!(agent.blocked().get("web/web:latest"), Some(&v3.digest));
-    world.assert_runs("web", "v2");
+    triggered(&world, &agent, &browser);
+    redeployed(&world, &agent, &browser);
+    let bad = blocked(&world, &agent, &browser);
+    unblocked(&world, &agent, &browser, &bad);
 
     assert_eq!(
         browser.value("window.sameLoad && !document.querySelector('[aria-busy], [aria-disabled]')"),
@@ -128,13 +62,91 @@ fn every_action_does_on_the_engine_what_its_button_says() {
     }
 }
 
+/// Trigger: a new image goes live, and the page follows it without a reload.
+fn triggered(world: &World, agent: &Agent, browser: &Browser) {
+    let v2 = world.push("web", &Image::good("v2"));
+    browser.click(TRIGGER);
+    wait_told(browser, "A check of web has begun.");
+    browser.wait("the deployment's progress",
+        "!document.querySelector('#rows .deploy').hidden && document.querySelector('#rows .deploy').innerText",
+    );
+    wait_events(browser, "updated", 1);
+    wait_badge(browser, "ok");
+    agent.wait_done(1);
+    world.assert_runs("web", "v2");
+    browser.wait("the count", "document.querySelector('#rows .tally dd').textContent === '1'");
+    browser.click("#rows .fold:nth-child(2)");
+    browser.wait(
+        "the new digest",
+        &format!("document.querySelector('#rows .images code[title=\"{}\"]')", v2.digest),
+    );
+}
+
+/// Redeploy: asked first; a no changes nothing, a yes replaces the container.
+fn redeployed(world: &World, agent: &Agent, browser: &Browser) {
+    let before = world.assert_runs("web", "v2");
+    browser.click(REDEPLOY);
+    browser.wait("the question", IS_OPEN);
+    assert!(browser.text("dialog").contains("Redeploy web?"));
+    browser.click("#dialog-no");
+    browser.wait("the question gone", &format!("!{IS_OPEN}"));
+    assert_eq!(agent.entries(&Kind::FORCE_REDEPLOY), []);
+    assert_eq!(world.assert_runs("web", "v2").id, before.id);
+    browser.click(REDEPLOY);
+    browser.click("#dialog-yes");
+    wait_told(browser, "The redeployment of web has begun.");
+    wait_events(browser, "force redeploy", 1);
+    wait_badge(browser, "ok");
+    let after = world.assert_runs("web", "v2");
+    assert_ne!(after.id, before.id, "the container was replaced");
+}
+
+/// Check all finds a bad image: undone, blocked, and only now there is something to unblock.
+fn blocked(world: &World, agent: &Agent, browser: &Browser) -> Pushed {
+    assert_eq!(browser.value(CAN_UNBLOCK), false);
+    let v3 = world.push("web", &Image::exits("v3", 0));
+    browser.click("#check-all");
+    wait_told(browser, "A check of all services has begun.");
+    wait_events(browser, "rolled back", 1);
+    wait_badge(browser, "blocked");
+    browser.wait("the reason", "document.querySelector('#rows .note').innerText.includes('code 7')");
+    assert!(browser.text("#rows .note").contains(&v3.digest));
+    assert_eq!(browser.value(CAN_UNBLOCK), true);
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&v3.digest));
+    world.assert_runs("web", "v2");
+    v3
+}
+
+/// Unblock: the block is gone, and the next check tries that digest again.
+fn unblocked(world: &World, agent: &Agent, browser: &Browser, bad: &Pushed) {
+    // The check that follows a deployment by itself must be over, or it is the next one.
+    agent.wait_done(3);
+    let ended = agent.entries(&Kind::ROLLED_BACK)[0].timestamp;
+    wait_for("the check after the deployment", || {
+        let service = agent.service("web");
+        if service.last_check > Some(ended) { Ok(()) } else { Err(format!("{service:#?}")) }
+    });
+    browser.click(UNBLOCK);
+    browser.click("#dialog-yes");
+    wait_told(browser, "web is not blocked any more.");
+    browser.wait("no button", &format!("!({CAN_UNBLOCK})"));
+    wait_badge(browser, "ok");
+    assert_eq!(agent.blocked().len(), 0);
+    browser.click(TRIGGER);
+    wait_events(browser, "rolled back", 2);
+    wait_badge(browser, "blocked");
+    browser.wait("the button again", CAN_UNBLOCK);
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
+    world.assert_runs("web", "v2");
+}
+
 /// What the list of events says, newest first, to be compared with the agent's own.
 const LISTED: &str = "[...document.querySelectorAll('#events > tr')].map((r) => [r.querySelector('time').getAttribute('datetime'),
     r.children[1].textContent, r.children[2].textContent])";
 
 #[test]
 fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_killed() {
-    let (world, _) = World::with_web_of("reborn", &Image::without_health_check("v1"), &[]);
+    let (world, _) = World::with_web_of("reborn", &Image::good("v1"), &[]);
     let mut agent = world.agent();
     let browser = Browser::start();
     // Nobody answers while the agent is away.
@@ -145,11 +157,11 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     browser.run("window.sameLoad = true;");
     browser.click("#rows .fold:nth-child(1)");
 
-    world.push("web", &Image::without_health_check("v2"));
+    world.push("web", &Image::good("v2"));
     let step = Some("probation".to_owned());
     agent.kill_at(Kill { step, after: Duration::ZERO, compose_too: true });
     browser.click(TRIGGER);
-    agent.wait_end(LONG);
+    agent.wait_end();
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     assert!(browser.text("#link").contains("Reconnecting"));
     browser.click(TRIGGER);
@@ -163,7 +175,7 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     browser.run("window.back();");
 
     agent.restart_in_place();
-    browser.wait_up_to(LONG, "live again", "document.body.dataset.link === 'live'");
+    browser.wait("live again", "document.body.dataset.link === 'live'");
     wait_events(&browser, "resumed", 1);
     wait_events(&browser, "updated", 1);
     wait_badge(&browser, "ok");
@@ -172,7 +184,7 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     assert_eq!(browser.value("window.sameLoad"), true);
 
     // Neither gap nor double: the page lists what the file has.
-    wait_for(LONG, "the page to list what the agent has written", || {
+    wait_for("the page to list what the agent has written", || {
         let written: Vec<Value> = agent
             .audit()
             .into_iter()

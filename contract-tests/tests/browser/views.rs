@@ -1,15 +1,14 @@
 //! Every view of both pages, in both themes, on a desk, a tablet and a phone: nothing that axe-core calls serious or critical,
 //! and nothing that must be scrolled sideways.
 
-mod browser;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use browser::agent_scene::busy_agent;
-use browser::axe;
-use browser::warden_scene::busy_warden;
 use contract_tests::{Browser, Stage};
 use serde_json::json;
+
+use crate::scene::agent::busy_agent;
+use crate::scene::axe;
+use crate::scene::warden::busy_warden;
 
 /// A view: the program behind it, what is done on the page, and how it is known to be there.
 struct View {

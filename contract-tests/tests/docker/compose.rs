@@ -4,23 +4,19 @@
 //! `EVENKEEL_OTHER_COMPOSE` is a folder in the shape of `~/.docker` with another compose as its plugin; `dist/test.sh`
 //! brings one where it can be had.
 
+use contract_tests::{Agent, ContainerView, Engine, Image, World, wait_for};
+use evenkeel_common::wire::Kind;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
-
-use contract_tests::{Agent, ContainerView, Engine, Image, World, wait_for};
-use evenkeel_common::wire::Kind;
-
-const LONG: Duration = Duration::from_mins(2);
 
 /// A web service with all kinds of neighbours; `edited` is one more line of the service of that name.
 fn write_project(world: &mut World, edited: &str) {
     let host = world.host.clone();
     world.project.write_text(&format!(
-        "x-rest: &rest {{ image: '{host}/db:latest', labels: {{labels}}, stop_grace_period: 1s }}
+        "x-rest: &rest {{ image: '{host}/rest:latest', labels: {{labels}}, stop_grace_period: 1s }}
 services:
-  db: *rest
+  db: {{ image: '{host}/db:latest', labels: {{labels}}, stop_grace_period: 1s }}
   stopped: *rest
   edited:
     <<: *rest
@@ -57,26 +53,30 @@ services:
 fn neighbours(about: &str) -> World {
     let mut world = World::new(about);
     world.push("web", &Image::good("v1"));
-    world.push("db", &Image::good("v1"));
+    world.push("rest", &Image::good("v1"));
+    // One of them must be healthy before the others start.
+    world.push("db", &Image::healthy("v1"));
     write_project(&mut world, "");
     let output = world.project.compose(&["up", "-d", "--scale", "many=2"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    wait_for(LONG, "all to be well", || {
+    wait_for("all to be well", || {
         let views = world.project.containers();
-        let settled = views.iter().all(|view| view.service == "migrate" || view.health == "healthy");
+        let well = |view: &ContainerView| view.state == "running" && matches!(&*view.health, "" | "healthy");
+        let settled = views.iter().all(|view| view.service == "migrate" || well(view));
         if settled && views.len() == 10 { Ok(()) } else { Err(format!("{views:#?}")) }
     });
     world.engine.docker(&["stop", &world.project.container("stopped").id]);
     write_project(&mut world, "    environment: { EDITED: 'yes' }");
-    world.push("db", &Image::good("v2"));
-    world.engine.docker(&["pull", "-q", &world.reference("db")]);
+    world.push("rest", &Image::good("v2"));
+    world.push("db", &Image::healthy("v2"));
+    for repository in ["rest", "db"] {
+        world.engine.docker(&["pull", "-q", &world.reference(repository)]);
+    }
     world
 }
 
 fn agent(world: &World, environment: &[(&str, &str)]) -> Agent {
-    let agent = world.agent_with(world.config(&[world.entry("shop", &["web:latest"])]), environment);
-    agent.wait_first_poll();
-    agent
+    world.agent_with(world.config([world.entry("shop", &["web:latest"])]), environment)
 }
 
 fn of(world: &World, services: &[&str]) -> Vec<ContainerView> {
@@ -99,7 +99,7 @@ fn updates_leave_neighbours_alone(world: &World, agent: &Agent) {
 
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert!(!entry.message.contains("also recreated"), "{}", entry.message);
     agent.wait_done(1);
     assert_eq!(of(world, &LEFT_ALONE), before);
@@ -112,7 +112,7 @@ fn updates_leave_neighbours_alone(world: &World, agent: &Agent) {
 
     world.push("web", &Image::unhealthy("v3"));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert!(!entry.message.contains("also recreated"), "{}", entry.message);
     agent.wait_done(2);
     assert_eq!(of(world, &LEFT_ALONE), before, "the way back leaves them alone, too");
@@ -202,7 +202,7 @@ esac",
     let plain = world.project.container("plain");
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     let told = format!("compose also recreated {}, which this did not need", plain.name);
     assert!(entry.message.contains(&told), "{}", entry.message);
     assert_ne!(world.project.container("plain").id, plain.id);
@@ -222,7 +222,7 @@ fn a_compose_that_is_too_old_is_told_at_the_start_and_by_the_service_and_nothing
     let web = world.project.container("web");
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
-    let errored = wait_for(LONG, "the fault", || agent.errored().remove("shop").ok_or_else(String::new));
+    let errored = wait_for("the fault", || agent.errored().remove("shop").ok_or_else(String::new));
     assert!(errored.contains("compose 2.5.0 is too old: 2.20 or later is needed (install"), "{errored}");
     let now = world.project.container("web");
     assert_eq!((now.id, now.started_at), (web.id, web.started_at));

@@ -1,11 +1,11 @@
 //! Both pages by keyboard alone: real key presses, and after each of them a focus that can be seen.
 
-mod browser;
-
-use browser::agent_scene::{busy_agent, busy_machine};
-use browser::warden_scene::busy_warden;
-use contract_tests::{Browser, Stage, Warden, request};
+use contract_tests::{Browser, Stage, Warden};
 use serde_json::{Value, json};
+
+use crate::scene::agent::{busy_agent, busy_machine};
+use crate::scene::ago;
+use crate::scene::warden::busy_warden;
 
 const SHIFT: char = '\u{e008}';
 const TAB: char = '\u{e004}';
@@ -115,23 +115,36 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
     browser.open(&stage.url());
     browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 9");
 
-    // In, past the header, to what is looked for.
+    find(&browser);
+    ask(&stage, &browser);
+    act_on_another(&stage, &browser);
+
+    // The theme, and what it keeps.
+    tab_to(&browser, "#theme");
+    browser.press(&[SPACE]);
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
+    assert_focus(&browser, "#theme");
+    assert_eq!(browser.value("document.querySelectorAll('.fold[aria-expanded=true]').length"), 3);
+}
+
+/// In, past the header, to what is looked for, and its sections.
+fn find(browser: &Browser) {
     browser.press(&[TAB]);
-    assert_focus(&browser, ".skip");
+    assert_focus(browser, ".skip");
     browser.press(&[ENTER, TAB]);
-    assert_focus(&browser, "#search");
-    type_in(&browser, "shop-w");
+    assert_focus(browser, "#search");
+    type_in(browser, "shop-w");
     browser.wait("the one row", &format!("JSON.stringify({VISIBLE}) === '[\"shop\"]'"));
     browser.press(&[ESCAPE]);
     browser.wait("all rows", &format!("{VISIBLE}.length === 9"));
-    tab_to(&browser, "[data-filter=ok]");
+    tab_to(browser, "[data-filter=ok]");
     browser.press(&[SPACE]);
     browser.wait("the one row", &format!("JSON.stringify({VISIBLE}) === '[\"shop\"]'"));
-    assert_focus(&browser, "[data-filter=ok]");
+    assert_focus(browser, "[data-filter=ok]");
 
     // Its sections.
     for (nth, key) in [(1, ENTER), (2, SPACE), (3, ENTER)] {
-        tab_to(&browser, &part("shop", &format!(".fold:nth-child({nth})")));
+        tab_to(browser, &part("shop", &format!(".fold:nth-child({nth})")));
         browser.press(&[key]);
         let open = format!(
             "document.querySelector({}).getAttribute('aria-expanded') === 'true'",
@@ -139,17 +152,19 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
         );
         browser.wait("the section", &open);
     }
-    tab_to(&browser, &part("shop", ".images .copy"));
+    tab_to(browser, &part("shop", ".images .copy"));
     browser.press(&[ENTER]);
-    wait_told(&browser, "digest is in the clipboard");
-    assert_focus(&browser, &part("shop", ".images .copy"));
+    wait_told(browser, "digest is in the clipboard");
+    assert_focus(browser, &part("shop", ".images .copy"));
+}
 
-    // A question, answered with no; the service changes under it.
+/// A question, answered with no while the service changes under it; and one answered with yes.
+fn ask(stage: &Stage, browser: &Browser) {
     let redeploy = part("shop", ".actions .button:nth-child(2)");
-    tab_to(&browser, &redeploy);
+    tab_to(browser, &redeploy);
     browser.press(&[ENTER]);
     browser.wait("the question", IS_OPEN);
-    assert_focus(&browser, "#dialog-no");
+    assert_focus(browser, "#dialog-no");
     for _ in 0..4 {
         browser.press(&[TAB]);
         let outside = browser.value("document.activeElement.closest('dialog, body').tagName === 'BODY' && document.activeElement !== document.body");
@@ -162,34 +177,36 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
     );
     browser.press(&[ESCAPE]);
     browser.wait("no question", &format!("!{IS_OPEN}"));
-    assert_focus(&browser, &redeploy);
+    assert_focus(browser, &redeploy);
     assert!(stage.asked().iter().all(|asked| !asked.starts_with("POST")), "{:?}", stage.asked());
 
     // And with yes.
     browser.press(&[ENTER]);
     browser.wait("the question", IS_OPEN);
-    tab_to(&browser, "#dialog-yes");
+    tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    wait_told(&browser, "The redeployment of shop has begun.");
-    assert_focus(&browser, &redeploy);
+    wait_told(browser, "The redeployment of shop has begun.");
+    assert_focus(browser, &redeploy);
     assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
     // It is not "ok" meanwhile, as the filter wants it; it stays under the reader's hands all the same.
     for status in ["deploying", "ok"] {
         stage.status(&changed("shop", |shop| shop["status"] = json!(status)));
         let word = json!(part("shop", ".state .badge"));
         browser.wait(status, &format!("document.querySelector({word}).innerText.endsWith('{status}')"));
-        assert_focus(&browser, &redeploy);
+        assert_focus(browser, &redeploy);
     }
+}
 
-    // Another service, by search; the filter is in the way, and can be cleared.
+/// Another service, by search; the filter is in the way, and can be cleared.
+fn act_on_another(stage: &Stage, browser: &Browser) {
     browser.press(&['/']);
-    assert_focus(&browser, "#search");
-    type_in(&browser, "api");
+    assert_focus(browser, "#search");
+    type_in(browser, "api");
     browser.wait("the empty state", "!document.querySelector('#empty').hidden");
-    tab_to(&browser, "#clear");
+    tab_to(browser, "#clear");
     browser.press(&[ENTER]);
     browser.wait("all rows", &format!("{VISIBLE}.length === 9"));
-    assert_focus(&browser, "#search");
+    assert_focus(browser, "#search");
 
     // Its button goes away with its reason, be it while the question is asked or after the action.
     let trigger = part("api", ".actions .button:nth-child(1)");
@@ -199,43 +216,31 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
         api["status"] = json!("ok");
         api["blocked"] = Value::Null;
     });
-    tab_to(&browser, &unblock);
+    tab_to(browser, &unblock);
     browser.press(&[ENTER]);
     browser.wait("the question", IS_OPEN);
     stage.status(&unblocked);
     browser.wait("no button", &gone);
     browser.press(&[ESCAPE]);
     browser.wait("no question", &format!("!{IS_OPEN}"));
-    assert_focus(&browser, &trigger);
+    assert_focus(browser, &trigger);
     stage.status(&busy_machine());
     browser.wait("the button", &format!("!{gone}"));
     browser.press(&[TAB, TAB, ENTER]);
     browser.wait("the question", IS_OPEN);
-    tab_to(&browser, "#dialog-yes");
+    tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    wait_told(&browser, "api is not blocked any more");
-    assert_focus(&browser, &unblock);
+    wait_told(browser, "api is not blocked any more");
+    assert_focus(browser, &unblock);
     stage.status(&unblocked);
     browser.wait("no button", &gone);
-    assert_focus(&browser, &trigger);
-
-    // The theme, and what it keeps.
-    tab_to(&browser, "#theme");
-    browser.press(&[SPACE]);
-    assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
-    assert_focus(&browser, "#theme");
-    assert_eq!(browser.value("document.querySelectorAll('.fold[aria-expanded=true]').length"), 3);
+    assert_focus(browser, &trigger);
 }
 
-/// Sends an entry as an agent does.
-#[track_caller]
 fn ingest(warden: &Warden, seq: u32, service: &str, level: &str, message: &str) {
-    let entry = json!({ "timestamp": browser::ago(0), "service": service, "event": "restarted", "level": level,
+    let entry = json!({ "timestamp": ago(0), "service": service, "event": "restarted", "level": level,
         "message": message, "seq": seq });
-    let token = format!("Bearer {}", Warden::agent_token("home"));
-    let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
-    let reply = request(warden.address(), "POST", "/ingest", &headers, entry.to_string().as_bytes());
-    assert_eq!(reply.expect("the warden answers").status, 200);
+    warden.ingest("home", &entry);
 }
 
 #[test]

@@ -3,25 +3,18 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
-use contract_tests::{Agent, Browser, request};
+use contract_tests::{Agent, Browser, Config, Service, request};
 use serde_json::json;
-use tempfile::TempDir;
 
-/// An agent without an engine, and its files.
-fn agent() -> (TempDir, Agent) {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let config = json!({
-        "registry": { "url": "http://127.0.0.1:9" },
-        "services": [
-            { "name": "standalone", "container_name": "standalone", "auto_heal": true },
-            { "name": "broken", "auto_update": true },
-        ],
-    });
-    let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
-    let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
-    (folder, agent)
+fn agent() -> Agent {
+    Agent::without_engine("real", |_| {
+        Config::of([
+            Service::named("standalone").set("container_name", "standalone").set("auto_heal", true),
+            Service::named("broken").set("auto_update", true),
+        ])
+        .registry("127.0.0.1:9")
+    })
 }
 
 /// A browser that shows its page.
@@ -35,7 +28,7 @@ fn page_of(agent: &Agent) -> Browser {
 
 #[test]
 fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
-    let (_folder, agent) = agent();
+    let agent = agent();
     let page = request(agent.address(), "GET", "/ui", &[("Accept-Encoding", "gzip")], &[]).unwrap();
     let header = |name: &str| page.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
     assert_eq!((page.status, header("content-encoding")), (200, Some("gzip")));
@@ -59,7 +52,7 @@ fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
 
 #[test]
 fn a_stream_that_hangs_is_told_as_stale_and_taken_up_again() {
-    let (_folder, agent) = agent();
+    let agent = agent();
     let browser = page_of(&agent);
     browser.wait("live", "document.body.dataset.link === 'live'");
     // Its connections stay open, and nothing comes any more.
@@ -70,13 +63,13 @@ fn a_stream_that_hangs_is_told_as_stale_and_taken_up_again() {
     browser.wait("the honest word", "document.querySelector('#link').innerText.startsWith('Stale since')");
     browser.run("window.back();");
     agent.freeze(false);
-    browser.wait_up_to(Duration::from_mins(1), "live again", "document.body.dataset.link === 'live'");
+    browser.wait("live again", "document.body.dataset.link === 'live'");
     assert_eq!(browser.value("document.querySelectorAll('#rows > tr').length"), 1);
 }
 
 #[test]
 fn without_a_stream_the_page_asks_now_and_then_and_says_so() {
-    let (_folder, agent) = agent();
+    let agent = agent();
     // All places of this address are taken (DECISIONS 6).
     let taken: Vec<TcpStream> = (0..32)
         .map(|_| {
@@ -98,6 +91,6 @@ fn without_a_stream_the_page_asks_now_and_then_and_says_so() {
     browser
         .wait("some more answers", "performance.getEntriesByName(`${location.origin}/status`).length >= 3");
     drop(taken);
-    browser.wait_up_to(Duration::from_mins(1), "live", "document.body.dataset.link === 'live'");
+    browser.wait("live", "document.body.dataset.link === 'live'");
     assert_eq!(browser.value("[...said].filter((word) => !['polling', 'live'].includes(word))"), json!([]));
 }

@@ -1,13 +1,8 @@
 //! What must hold on every engine, every image store and every compose version, beside the other tests:
 //! `dist/test.sh --engines` runs them on all that can be had.
 
-use std::time::Duration;
-
-use contract_tests::{Agent, Image, Project, Shape, World, wait_for};
+use contract_tests::{Agent, Image, Project, Service, Shape, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
-use serde_json::json;
-
-const LONG: Duration = Duration::from_secs(90);
 
 /// As a person does who wants to have the new image here already.
 #[track_caller]
@@ -23,7 +18,7 @@ fn an_image_that_a_person_pulled_before_the_check_is_deployed() {
     let v2 = world.push("web", &Image::good("v2"));
     compose_pull(&world);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
@@ -41,7 +36,7 @@ fn an_agent_that_starts_after_a_person_s_pull_deploys_it() {
     compose_pull(&world);
     // It has never seen the old image under its tag.
     let agent = world.agent();
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     assert!(entry.old_digest.as_ref().is_none_or(|old| *old == v1.digest), "{entry:#?}");
     agent.wait_done(1);
@@ -58,7 +53,7 @@ fn a_bad_image_that_a_person_pulled_before_the_check_is_undone() {
     let v2 = world.push("web", &Image::unhealthy("v2"));
     compose_pull(&world);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     agent.wait_done(1);
     let after = world.assert_runs("web", "v1");
@@ -79,7 +74,7 @@ fn an_index_with_attestations_is_followed_and_no_check_sees_an_update_where_ther
     let first = world.assert_runs("web", "v1");
     let v2 = world.push_as("web", &Image::good("v2"), Shape::AttestedIndex);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
     let running = world.assert_runs("web", "v2");
@@ -95,25 +90,23 @@ fn an_index_with_attestations_is_followed_and_no_check_sees_an_update_where_ther
 
 /// A second project on the tag of the first, and an agent for both.
 fn shared_tag(about: &str) -> (World, Project, Agent) {
-    let (world, _) = World::with_web(about);
+    let (world, _) = World::with_web_of(about, &Image::healthy("v1"), &[]);
     let folder = world.folder().join("second");
     std::fs::create_dir(&folder).expect("the folder can be made");
     let mut second = Project::new(&format!("{about}-two"), &folder, &world.engine);
     second.service("web", &world.reference("web"), &[]);
     second.up();
-    let mut entry = world.entry("two", &["web:latest"]);
-    entry["compose_files"] = json!([second.file]);
-    entry["compose_project"] = json!(second.name);
-    let agent = world.agent_for(&[world.entry("one", &["web:latest"]), entry]);
+    let two = Service::of_project("two", &second, &["web:latest"]);
+    let agent = world.agent_for([world.entry("one", &["web:latest"]), two]);
     (world, second, agent)
 }
 
 #[test]
 fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
     let (world, second, agent) = shared_tag("onetag");
-    world.push("web", &Image::good("v2"));
+    world.push("web", &Image::healthy("v2"));
     agent.ask("POST", "/trigger");
-    agent.wait_entry(LONG, &Kind::UPDATED, 2);
+    agent.wait_entry(&Kind::UPDATED, 2);
     agent.wait_done(2);
     let good = world.assert_runs("web", "v2");
     assert_eq!(
@@ -123,7 +116,7 @@ fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
 
     let bad = world.push("web", &Image::unhealthy("v3"));
     agent.ask("POST", "/trigger");
-    wait_for(LONG, "both to be on what worked, and the bad image to be blocked", || {
+    wait_for("both to be on what worked, and the bad image to be blocked", || {
         let runs = [world.project.containers(), second.containers()].concat();
         let back = runs.len() == 2
             && runs.iter().all(|view| view.image == good.image && view.health == "healthy")
@@ -181,7 +174,7 @@ fn an_image_whose_record_was_removed_by_force_stops_neither_updates_nor_the_serv
     world.assert_runs("web", "v1");
     let v2 = world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
     world.assert_runs("web", "v2");
@@ -192,9 +185,10 @@ fn an_image_whose_record_was_removed_by_force_stops_neither_updates_nor_the_serv
 #[test]
 fn a_database_that_an_updated_service_depends_on_keeps_its_container() {
     let mut world = World::new("beside");
-    for name in ["web", "db", "cache"] {
+    for name in ["web", "cache"] {
         world.push(name, &Image::good("v1"));
     }
+    world.push("db", &Image::healthy("v1"));
     let host = world.host.clone();
     world.project.write_text(&format!(
         "services:
@@ -216,7 +210,7 @@ fn a_database_that_an_updated_service_depends_on_keeps_its_container() {
         let deployments = agent.steps().iter().filter(|step| *step == "done").count() + 1;
         world.push("web", &if version == "bad" { Image::unhealthy("bad") } else { Image::good(version) });
         agent.trigger("web");
-        agent.wait_entry(LONG, &kind, nth);
+        agent.wait_entry(&kind, nth);
         agent.wait_done(deployments);
         let after = ["db", "cache"].map(|name| world.project.container(name));
         assert_eq!(before, after, "after {version}");

@@ -1,14 +1,11 @@
 //! Much at once on the real engine: twenty containers crash together, ten thousand events rush by.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use contract_tests::{Agent, Asker, Image, LoudEngine, World};
+use contract_tests::{Agent, Asker, Image, LoudEngine, Service, World};
 use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
 use jiff::SignedDuration;
-use serde_json::Value;
 
-const LONG: Duration = Duration::from_mins(2);
 const STORM: usize = 20;
 const EVENTS: usize = 10_000;
 /// How often each event is told in a flood.
@@ -27,16 +24,12 @@ fn world_of(about: &str, count: usize, image: &Image) -> (World, Vec<String>) {
 }
 
 /// The project as service `web`, which is healed.
-fn entry(world: &World, cooldown: u64, max_restarts: u64) -> Value {
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_heal"] = true.into();
-    entry["heal_cooldown"] = cooldown.into();
-    entry["heal_max_restarts"] = max_restarts.into();
-    entry
+fn entry(world: &World, cooldown: u32, max_restarts: u32) -> Service {
+    world.entry("web", &["web:latest"]).healing(cooldown).set("heal_max_restarts", max_restarts)
 }
 
-fn healer(world: &World, cooldown: u64, max_restarts: u64) -> Agent {
-    world.agent_for(&[entry(world, cooldown, max_restarts)])
+fn healer(world: &World, cooldown: u32, max_restarts: u32) -> Agent {
+    world.agent_for([entry(world, cooldown, max_restarts)])
 }
 
 /// The entries of one kind by container, oldest first.
@@ -74,7 +67,7 @@ fn names(world: &World, services: &[String]) -> Vec<String> {
 
 #[test]
 fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_within_the_cooldown() {
-    let (world, services) = world_of("storm", STORM, &Image::without_health_check("v1"));
+    let (world, services) = world_of("storm", STORM, &Image::good("v1"));
     world.project.up();
     let agent = healer(&world, 20, 3);
     let containers = names(&world, &services);
@@ -82,7 +75,7 @@ fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_wi
     let all: Vec<&str> = services.iter().map(String::as_str).collect();
     for round in 1..=2 {
         world.crash(&all);
-        agent.wait_entry(LONG, &Kind::RESTARTED, STORM * round);
+        agent.wait_entry(&Kind::RESTARTED, STORM * round);
         for kind in [Kind::DIED, Kind::RESTARTING, Kind::RESTARTED] {
             assert_each(&agent, &kind, &containers, round);
         }
@@ -103,17 +96,17 @@ fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_wi
 #[test]
 fn twenty_containers_that_no_restart_helps_are_each_given_up_once() {
     let (mut world, services) = world_of("hopeless", STORM, &Image::exits("v1", 0));
-    world.push("good", &Image::without_health_check("good"));
+    world.push("good", &Image::good("good"));
     world.service("good", "good", &["stop_grace_period: 1s"]);
     let up = world.project.compose(&["up", "-d"]);
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     let agent = healer(&world, 3, 2);
     let asker = Asker::start(agent.address(), PATHS);
     let containers = names(&world, &services);
-    agent.wait_entry(LONG, &Kind::EXHAUSTED, STORM);
+    agent.wait_entry(&Kind::EXHAUSTED, STORM);
     // Its restart and the judgement of that take longer than a cooldown: the others had their time.
     world.crash(&["good"]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
     asker.assert_answered(&[200]);
     assert_each(&agent, &Kind::EXHAUSTED, &containers, 1);
     assert_each(&agent, &Kind::RESTART_FAILED, &containers, 2);
@@ -126,14 +119,13 @@ fn twenty_containers_that_no_restart_helps_are_each_given_up_once() {
 
 #[test]
 fn ten_thousand_events_hide_neither_a_crash_nor_a_stop_and_fill_no_memory() {
-    let (world, services) = world_of("flood", 5, &Image::without_health_check("v1"));
+    let (world, services) = world_of("flood", 5, &Image::good("v1"));
     world.project.up();
     let socket = world.folder().join("loud.sock");
     // The engine's own rate would take minutes on a busy machine.
     let loud = LoudEngine::start(&socket, &world.engine, TOLD);
-    let config = world.config(&[entry(&world, 3, 3)]);
+    let config = world.config([entry(&world, 3, 3)]);
     let agent = world.agent_with(config, &[("DOCKER_HOST", &format!("unix://{}", socket.display()))]);
-    agent.wait_first_poll();
     let before = world.project.containers();
     let view = |service: &str| world.project.container(service);
     let (memory, told) = (agent.resident(), loud.told());
@@ -152,10 +144,10 @@ fn ten_thousand_events_hide_neither_a_crash_nor_a_stop_and_fill_no_memory() {
     noise(quiet);
     world.crash(&[&services[0]]);
     noise(2 * quiet);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
     // And afterwards the stream is as good as before.
     world.crash(&[&services[2]]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    agent.wait_entry(&Kind::RESTARTED, 2);
     let grown = agent.resident().saturating_sub(memory);
     asker.assert_answered(&[200]);
     let told = loud.told() - told;

@@ -1,11 +1,7 @@
 //! A bad image is undone, explained and remembered.
 
-use std::time::Duration;
-
 use contract_tests::{Agent, Image, Pushed, World};
 use evenkeel_common::wire::{AuditEntry, Kind, Level, StatusValue};
-
-const LONG: Duration = Duration::from_secs(90);
 
 /// Pushes a bad `v2` onto a good `v1`, and sees it undone.
 fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Agent, Pushed, AuditEntry) {
@@ -14,7 +10,7 @@ fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Age
     let agent = world.agent();
     let v2 = world.push("web", bad);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Warning));
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
@@ -50,7 +46,7 @@ fn has(entry: &AuditEntry, words: &[&str]) {
 
 #[test]
 fn an_unhealthy_image_is_undone() {
-    let (_world, agent, _, entry) = undone("unhealthy", &Image::good("v1"), &Image::unhealthy("v2"), &[]);
+    let (_world, agent, _, entry) = undone("unhealthy", &Image::healthy("v1"), &Image::unhealthy("v2"), &[]);
     has(&entry, &["unhealthy", "the database is not there"]);
     assert_eq!(
         agent.steps(),
@@ -67,7 +63,7 @@ fn an_image_that_crashes_again_and_again_is_undone() {
 
 #[test]
 fn an_image_that_crashes_without_a_health_check_is_undone() {
-    let first = Image::without_health_check("v1");
+    let first = Image::good("v1");
     let (_world, _agent, _, entry) = undone("crash", &first, &Image::exits("v2", 1), &[]);
     has(&entry, &["7", "cannot open the ledger"]);
 }
@@ -75,7 +71,7 @@ fn an_image_that_crashes_without_a_health_check_is_undone() {
 #[test]
 fn an_image_that_crashes_once_within_the_grace_and_is_started_again_is_undone() {
     // Compose and `up --wait` would call this healthy (DOMAIN 11.4).
-    let first = Image::without_health_check("v1");
+    let first = Image::good("v1");
     let restart = ["restart: unless-stopped"];
     let (_world, _agent, _, entry) = undone("once", &first, &Image::exits("v2", 2), &restart);
     has(&entry, &["7"]);
@@ -83,14 +79,14 @@ fn an_image_that_crashes_once_within_the_grace_and_is_started_again_is_undone() 
 
 #[test]
 fn an_image_whose_health_flaps_within_the_grace_is_undone() {
-    let (_world, _agent, _, entry) = undone("flaps", &Image::good("v1"), &Image::flapping("v2"), &[]);
+    let (_world, _agent, _, entry) = undone("flaps", &Image::healthy("v1"), &Image::flapping("v2"), &[]);
     has(&entry, &["unhealthy"]);
 }
 
 #[test]
 fn an_image_that_turns_unhealthy_after_it_was_healthy_is_undone() {
     let (_world, _agent, _, entry) =
-        undone("turns", &Image::good("v1"), &Image::turning_unhealthy("v2"), &[]);
+        undone("turns", &Image::healthy("v1"), &Image::turning_unhealthy("v2"), &[]);
     has(&entry, &["unhealthy"]);
 }
 
@@ -122,13 +118,13 @@ fn an_image_built_on_this_machine_is_undone_to_the_one_built_before_it() {
     let agent = world.agent();
     build(&Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     agent.wait_done(1);
     let v2 = world.assert_runs("web", "v2");
 
     build(&Image::unhealthy("v3"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(2);
     assert_eq!(world.assert_runs("web", "v2").image, v2.image);
     assert_eq!(world.engine.image_id(&reference), Some(v2.image), "the tag names what runs");
@@ -146,11 +142,11 @@ fn one_bad_image_of_two_takes_both_back() {
     }
     world.project.up();
     let before = world.project.containers();
-    let agent = world.agent_for(&[world.entry("app", &["web:latest", "db:latest"])]);
+    let agent = world.agent_for([world.entry("app", &["web:latest", "db:latest"])]);
     let web = world.push("web", &Image::good("v2"));
     let db = world.push("db", &Image::unhealthy("v2"));
     agent.trigger("app");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*db.digest), "the one to blame is named");
     agent.wait_done(1);
     for view in before {
@@ -170,10 +166,10 @@ fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
         world.service(name, name, &[]);
     }
     world.project.up();
-    let agent = world.agent_for(&[world.entry("app", &["web:latest", "db:latest"])]);
+    let agent = world.agent_for([world.entry("app", &["web:latest", "db:latest"])]);
     let bad = world.push("db", &Image::exits("v2", 0));
     agent.trigger("app");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(1);
     let kept = world.assert_runs("db", "v1");
 
@@ -181,7 +177,7 @@ fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
     world.engine.docker(&["pull", "-q", &world.reference("db")]);
     let good = world.push("web", &Image::good("v2"));
     agent.trigger("app");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*good.digest));
     agent.wait_done(2);
     world.assert_runs("web", "v2");
@@ -192,7 +188,7 @@ fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
 
 #[test]
 fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
-    let first = Image::without_health_check("v1");
+    let first = Image::good("v1");
     let (world, mut agent, bad, _) = undone("remember", &first, &Image::exits("v2", 0), &[]);
     for kill in [false, true] {
         if kill {
@@ -214,7 +210,7 @@ fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
 
     world.push("web", &Image::good("v3"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v3");
     assert_eq!(agent.blocked().len(), 0);
     let service = agent.service("web");
@@ -224,13 +220,13 @@ fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
 
 #[test]
 fn a_block_that_a_person_lifts_is_back_after_the_same_image_has_failed_again() {
-    let first = Image::without_health_check("v1");
+    let first = Image::good("v1");
     let (world, agent, bad, _) = undone("unblock", &first, &Image::exits("v2", 0), &[]);
     assert_eq!(agent.unblock("web"), "unblocked");
     assert_eq!(agent.unblock("web"), "not_blocked");
     assert_eq!(agent.blocked().len(), 0);
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 2);
+    agent.wait_entry(&Kind::ROLLED_BACK, 2);
     assert_eq!(agent.entries(&Kind::UNBLOCKED).len(), 1);
     agent.wait_done(2);
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));

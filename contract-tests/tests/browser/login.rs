@@ -1,15 +1,12 @@
 //! The warden's dashboard as the real program serves it: logging in, and a restart under the eyes of a reader.
 
-mod browser;
-
-use std::time::Duration;
-
-use contract_tests::{Agent, Browser, Warden, request, wait_for};
+use contract_tests::{Agent, Browser, Config, Service, Warden, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const LONG: Duration = Duration::from_mins(1);
+use crate::scene::ago;
+
 const IS_IN: &str = "document.querySelectorAll('#machines > li').length === 1";
 
 fn folder() -> TempDir {
@@ -19,16 +16,10 @@ fn folder() -> TempDir {
         .expect("a temporary folder can be made")
 }
 
-/// Sends an entry as an agent does.
-#[track_caller]
 fn ingest(warden: &Warden, seq: u32, message: &str) {
-    let entry = json!({ "timestamp": browser::ago(0), "service": "shop", "event": "restarted", "level": "info",
+    let entry = json!({ "timestamp": ago(0), "service": "shop", "event": "restarted", "level": "info",
         "message": message, "seq": seq });
-    let token = format!("Bearer {}", Warden::agent_token("home"));
-    let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
-    let reply = request(warden.address(), "POST", "/ingest", &headers, entry.to_string().as_bytes());
-    let reply = reply.expect("the warden answers");
-    assert_eq!(reply.status, 200, "{}", reply.text());
+    warden.ingest("home", &entry);
 }
 
 #[test]
@@ -86,17 +77,11 @@ const LISTED: &str =
 #[test]
 fn a_page_outlives_the_warden_and_misses_nothing_of_what_an_agent_did_meanwhile() {
     let folder = folder();
-    let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
     let mut warden = Warden::start(folder.path(), &[("home", "127.0.0.1:9")]);
-    let compose = folder.path().join("compose.yml");
-    std::fs::write(&compose, "services: {}\n").unwrap();
-    let config = json!({
-        "registry": { "url": "http://127.0.0.1:9", "poll_interval": 3600 },
-        "push": warden.push("home"),
-        "services": [{ "name": "shop", "images": ["shop:1"], "auto_update": true,
-            "compose_project": "evenkeel-none", "compose_files": [compose] }],
+    let agent = Agent::without_engine("login", |folder| {
+        let shop = Service::idle("shop", folder).set("images", json!(["shop:1"])).set("auto_update", true);
+        Config::of([shop]).registry("127.0.0.1:9").set("push", warden.push("home"))
     });
-    let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
     let browser = Browser::start();
     // Nobody answers while the warden is away.
     browser.bear(&["net::ERR_"]);
@@ -108,7 +93,7 @@ fn a_page_outlives_the_warden_and_misses_nothing_of_what_an_agent_did_meanwhile(
     warden.kill9();
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     agent.trigger("shop");
-    agent.wait_entry(LONG, &Kind::MANUAL_TRIGGER, 1);
+    agent.wait_entry(&Kind::MANUAL_TRIGGER, 1);
     browser.run(
         "const now = Date.now; Date.now = () => now() + 60000; window.back = () => { Date.now = now; };",
     );
@@ -116,9 +101,9 @@ fn a_page_outlives_the_warden_and_misses_nothing_of_what_an_agent_did_meanwhile(
     browser.run("window.back();");
     warden.restart();
     agent.trigger("shop");
-    agent.wait_entry(LONG, &Kind::MANUAL_TRIGGER, 2);
-    browser.wait_up_to(LONG, "live again", "document.body.dataset.link === 'live'");
-    wait_for(LONG, "the page to list all that the agent has written, each once", || {
+    agent.wait_entry(&Kind::MANUAL_TRIGGER, 2);
+    browser.wait("live again", "document.body.dataset.link === 'live'");
+    wait_for("the page to list all that the agent has written, each once", || {
         let written: Vec<Value> =
             agent.audit().into_iter().rev().map(|entry| Value::from(entry.message)).collect();
         let mut listed = browser.value(LISTED).as_array().cloned().unwrap_or_default();

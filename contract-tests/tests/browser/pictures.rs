@@ -1,21 +1,17 @@
 //! A machine with everything at once, and a fleet around it, made by the real programs on a real engine with a real
 //! registry. With `EVENKEEL_PICTURES` set, what the pages show then becomes the pictures of the documentation.
 
-mod browser;
-
-use std::path::Path;
-use std::time::Duration;
-
-use browser::{ago, keep_picture};
 use contract_tests::{
-    Agent, Browser, Engine, Health, Image, PREFIX, PrivateEngine, Project, Registry, Shape, Warden, request,
-    wait_for,
+    Agent, Browser, Config, Engine, Health, Image, PREFIX, PrivateEngine, Project, Registry, Service, Shape,
+    Warden, wait_for,
 };
 use evenkeel_common::wire::Kind;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::path::Path;
+use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(90);
+use crate::scene::{ago, keep_picture};
 
 /// A program that keeps some memory and has something to do now and then.
 fn app(version: &str, mebibytes: u32, work: u32) -> Image {
@@ -28,7 +24,9 @@ fn app(version: &str, mebibytes: u32, work: u32) -> Image {
          done"
     );
     let command = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    Image { command, ..Image::good(version) }
+    // Eleven of them share the machine with the browser.
+    let check = Health { interval: Duration::from_secs(3), ..Health::every_second("true", 2) };
+    Image { command, ..Image::good(version).with_health(check) }
 }
 
 /// One that finds something wrong after some seconds and says so.
@@ -39,7 +37,7 @@ fn failing(version: &str) -> Image {
         echo 'level=error msg=\"Server failed\" error=\"migration failed: no such column: org_id\"' >&2
         exit 1";
     let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Image { command, ..Image::without_health_check(version) }
+    Image { command, ..Image::good(version) }
 }
 
 /// One whose health check finds something wrong for good.
@@ -66,8 +64,8 @@ impl Machine<'_> {
         containers: &[&str],
         image: &Image,
         limit: u32,
-        more: &Value,
-    ) -> (Project, Value) {
+        more: &[(&str, Value)],
+    ) -> (Project, Service) {
         self.push(name, image);
         let folder = self.folder.join(name);
         std::fs::create_dir(&folder).expect("a folder can be made");
@@ -83,13 +81,10 @@ impl Machine<'_> {
             project.service(container, &reference, &lines);
             lines.truncate(3);
         }
-        let mut entry = json!({
-            "name": name, "images": [format!("{name}:latest")], "compose_files": [project.file],
-            "compose_project": name, "auto_update": true, "auto_heal": true, "auto_start": true, "health_grace": 3,
-        });
-        for (key, value) in more.as_object().expect("an object") {
-            entry[key] = value.clone();
-        }
+        let entry = Service::of_project(name, &project, &[&format!("{name}:latest")])
+            .set("auto_heal", true)
+            .set("auto_start", true);
+        let entry = more.iter().fold(entry, |entry, (key, value)| entry.set(key, value.clone()));
         (project, entry)
     }
 }
@@ -131,10 +126,7 @@ fn send_history(warden: &Warden) {
                 entry[key] = json!(format!("sha256:{}", hex::encode(sum)));
             }
         }
-        let token = format!("Bearer {}", Warden::agent_token(machine));
-        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
-        let reply = request(warden.address(), "POST", "/ingest", &headers, entry.to_string().as_bytes());
-        assert_eq!(reply.expect("the warden answers").status, 200);
+        warden.ingest(machine, &entry);
     }
 }
 
@@ -155,40 +147,33 @@ fn take(browser: &Browser, name: &str, height: u32) {
     }
 }
 
-#[test]
-fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation() {
-    let folder =
-        tempfile::Builder::new().prefix(&format!("{PREFIX}fleet-")).tempdir().expect("a folder can be made");
-    let folder = folder.path();
-    let registry = Registry::start_for_private_engine();
-    let private = PrivateEngine::start(&registry);
-    let engine = private.engine();
-    let machine = Machine { folder, registry: &registry, engine: &engine };
-    let plain = json!({});
+/// What the machine has: name, containers, image, memory limit in MiB, and what else its configuration says.
+fn projects(machine: &Machine) -> (Vec<Project>, Vec<Service>) {
     let made = [
-        machine.project("home-assistant", &["app"], &app("v1", 180, 900), 512, &plain),
-        machine.project("nextcloud", &["app", "db", "redis"], &app("v1", 90, 400), 256, &plain),
-        machine.project("paperless", &["app"], &app("v1", 150, 600), 384, &json!({ "health_grace": 60 })),
-        machine.project("grafana", &["app"], &app("v1", 60, 300), 256, &json!({ "health_grace": 10 })),
-        machine.project("jellyfin", &["app"], &app("v1", 440, 4000), 512, &plain),
+        machine.project("home-assistant", &["app"], &app("v1", 180, 900), 512, &[]),
+        machine.project("nextcloud", &["app", "db", "redis"], &app("v1", 90, 400), 256, &[]),
+        // Long enough for all pictures while it is on probation, on a slow machine, too.
+        machine.project("paperless", &["app"], &app("v1", 150, 600), 384, &[("health_grace", 120.into())]),
+        machine.project("grafana", &["app"], &app("v1", 60, 300), 256, &[("health_grace", 10.into())]),
+        machine.project("jellyfin", &["app"], &app("v1", 440, 4000), 512, &[]),
         machine.project(
             "pihole",
             &["app"],
             &ailing("v1", "no answer from upstream"),
             128,
-            &json!({ "auto_heal": false }),
+            &[("auto_heal", false.into())],
         ),
         machine.project(
             "zigbee2mqtt",
             &["app"],
             &ailing("v1", "adapter is gone"),
             128,
-            &json!({ "heal_cooldown": 1, "heal_max_restarts": 2 }),
+            &[("heal_cooldown", 1.into()), ("heal_max_restarts", 2.into())],
         ),
-        machine.project("vaultwarden", &["app"], &app("v1", 25, 50), 128, &plain),
-        machine.project("immich", &["server", "ml"], &app("v1", 210, 1500), 512, &plain),
+        machine.project("vaultwarden", &["app"], &app("v1", 25, 50), 128, &[]),
+        machine.project("immich", &["server", "ml"], &app("v1", 210, 1500), 512, &[]),
     ];
-    let (projects, entries): (Vec<Project>, Vec<Value>) = made.into_iter().unzip();
+    let (projects, entries): (Vec<Project>, Vec<Service>) = made.into_iter().unzip();
     std::thread::scope(|scope| {
         for project in &projects {
             scope.spawn(|| {
@@ -197,74 +182,46 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
             });
         }
     });
-    let config = json!({
-        "registry": { "url": format!("http://{}", registry.host), "poll_interval": 300 },
-        "monitor": { "stats_interval": 2 },
-        "services": entries,
-    });
-    let mut agent = Agent::start(folder, config, &[("DOCKER_HOST", &engine.host())]);
-    agent.wait_first_poll();
-    let page = Browser::start();
-    page.open(&format!("http://{}/ui", agent.address()));
+    (projects, entries)
+}
 
-    // The fleet around it: two machines that answer, and one that does not.
-    let others: Vec<(tempfile::TempDir, Agent)> = ["nas", "media-box"]
-        .map(|_| {
-            let folder = tempfile::tempdir().expect("a folder can be made");
-            let config =
-                json!({ "services": [{ "name": "app", "container_name": "app", "auto_heal": true }] });
-            let socket = format!("unix://{}", folder.path().join("none.sock").display());
-            let agent = Agent::start(folder.path(), config, &[("DOCKER_HOST", &socket)]);
-            (folder, agent)
-        })
-        .into();
-    let warden_folder = folder.join("warden");
-    std::fs::create_dir(&warden_folder).expect("a folder can be made");
-    let warden = Warden::start(
-        &warden_folder,
-        &[
-            ("home-server", agent.address()),
-            ("nas", others[0].1.address()),
-            ("media-box", others[1].1.address()),
-            ("garage-pi", "127.0.0.1:9"),
-        ],
-    );
-    send_history(&warden);
-    agent.reload(|config| config["push"] = warden.push("home-server"));
-    agent.wait_entry(LONG, &Kind::CONFIG_RELOADED, 1);
+/// Words of the services' status, in their order.
+const WANTED: [&str; 9] = ["ok", "ok", "deploying", "blocked", "ok", "unhealthy", "exhausted", "ok", "ok"];
 
-    // One update that is good, one that is not, and one whose proof takes its time.
+/// One update that is good, one that is not, and one whose proof takes its time.
+fn update(machine: &Machine, agent: &Agent) {
     machine.push("home-assistant", &app("v2", 190, 900));
     machine.push("grafana", &failing("v2"));
     agent.trigger("home-assistant");
     agent.trigger("grafana");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
-    agent.wait_entry(LONG, &Kind::EXHAUSTED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::EXHAUSTED, 1);
     machine.push("paperless", &app("v2", 160, 600));
     agent.trigger("paperless");
-    let wanted = ["ok", "ok", "deploying", "blocked", "ok", "unhealthy", "exhausted", "ok", "ok"];
-    wait_for(LONG, "the states of the services", || {
+    wait_for("the states of the services", || {
         let status = agent.ask("GET", "/status").json();
         let services = status["services"].as_array().cloned().unwrap_or_default();
         let words: Vec<&str> = services.iter().filter_map(|one| one["status"].as_str()).collect();
         let phase = &services[2]["deploy"]["phase"];
-        if words == wanted && phase == "probation" { Ok(()) } else { Err(format!("{words:?} {phase}")) }
+        if words == WANTED && phase == "probation" { Ok(()) } else { Err(format!("{words:?} {phase}")) }
     });
+}
+
+/// Waits until the agent's page shows all of it.
+fn wait_shown(page: &Browser) {
     page.wait(
-        "them on the page",
+        "the states on the page",
         &format!(
             "JSON.stringify([...document.querySelectorAll('#rows .state .badge span:last-child')].map((b) => b.textContent)) === {}",
-            json!(json!(wanted).to_string())
+            json!(json!(WANTED).to_string())
         ),
     );
-    page.wait_up_to(
-        LONG,
-        "some of its proof",
-        "document.querySelector('#rows .deploying [role=progressbar]').ariaValueNow >= 15",
+    page.wait(
+        "some of the proof",
+        "document.querySelector('#rows .deploying [role=progressbar]').ariaValueNow >= 10",
     );
-    page.wait_up_to(
-        LONG,
+    page.wait(
         "its stats",
         r"!/(^|\s)0\.0 MiB/.test(document.querySelector('#rows .deploying .resources').innerText)",
     );
@@ -283,8 +240,9 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
         "its last words",
         "document.querySelector('#rows > tr:nth-child(4) .box')?.textContent.includes('no such column: org_id')",
     );
-    take(&page, "agent", 1200);
+}
 
+fn show_fleet(warden: &Warden) {
     let fleet = Browser::start();
     fleet.bear(&["status of 401"]);
     fleet.open(&warden.url());
@@ -292,7 +250,7 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
     keep_picture(&fleet, "warden-login");
     fleet.write("#token", Warden::TOKEN);
     fleet.press(&['\u{e007}']);
-    fleet.wait_up_to(LONG, "the fleet", "[...document.querySelectorAll('.card .badge span:last-child')].filter((b) => b.textContent === 'online').length === 3");
+    fleet.wait("the fleet", "[...document.querySelectorAll('.card .badge span:last-child')].filter((b) => b.textContent === 'online').length === 3");
     fleet.wait(
         "the machine that does not answer",
         "document.querySelector('.card.offline')?.textContent.includes('3 entries missing')",
@@ -302,4 +260,49 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
         "document.querySelector('#events').textContent.includes('rolled back')",
     );
     take(&fleet, "warden", 1080);
+}
+
+#[test]
+fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation() {
+    let folder =
+        tempfile::Builder::new().prefix(&format!("{PREFIX}fleet-")).tempdir().expect("a folder can be made");
+    let folder = folder.path();
+    let registry = Registry::start_for_private_engine();
+    let private = PrivateEngine::start(&registry);
+    let engine = private.engine();
+    let machine = Machine { folder, registry: &registry, engine: &engine };
+    let (_projects, services) = projects(&machine);
+    let config = Config::of(services)
+        .registry(&registry.host)
+        .set("registry.poll_interval", 300)
+        .set("monitor.stats_interval", 2);
+    let mut agent = Agent::start(folder, config, &[("DOCKER_HOST", &engine.host())]);
+    agent.wait_first_poll();
+    let page = Browser::start();
+    page.open(&format!("http://{}/ui", agent.address()));
+
+    // The fleet around it: two machines that answer, and one that does not.
+    let others = ["nas", "media-box"].map(|name| {
+        let app = Service::named("app").set("container_name", "app").set("auto_heal", true);
+        Agent::without_engine(name, |_| Config::of([app]))
+    });
+    let warden_folder = folder.join("warden");
+    std::fs::create_dir(&warden_folder).expect("a folder can be made");
+    let warden = Warden::start(
+        &warden_folder,
+        &[
+            ("home-server", agent.address()),
+            ("nas", others[0].address()),
+            ("media-box", others[1].address()),
+            ("garage-pi", "127.0.0.1:9"),
+        ],
+    );
+    send_history(&warden);
+    agent.reload(|config| config["push"] = warden.push("home-server"));
+    agent.wait_entry(&Kind::CONFIG_RELOADED, 1);
+
+    update(&machine, &agent);
+    wait_shown(&page);
+    take(&page, "agent", 1200);
+    show_fleet(&warden);
 }

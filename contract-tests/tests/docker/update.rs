@@ -5,11 +5,9 @@ use std::time::Duration;
 use contract_tests::{Image, Shape, World, wait_for};
 use evenkeel_common::wire::{Kind, Level, RedeployReply, StatusValue, TriggerReply};
 
-const LONG: Duration = Duration::from_secs(90);
-
 #[test]
 fn a_pushed_image_goes_live_and_is_proven() {
-    let (world, v1) = World::with_web("good");
+    let (world, v1) = World::with_web_of("good", &Image::healthy("v1"), &[]);
     let agent = world.agent();
     let service = agent.service("web");
     assert_eq!((service.status, service.healthy), (StatusValue::Ok, Some(true)), "{service:#?}");
@@ -18,9 +16,9 @@ fn a_pushed_image_goes_live_and_is_proven() {
     assert_eq!((&images[0].digest, images[0].short.as_str()), (&v1.digest, &v1.digest[..19]));
     assert_eq!(service.containers.unwrap()[0].name, format!("{}-web-1", world.project.name));
 
-    let v2 = world.push("web", &Image::good("v2"));
+    let v2 = world.push("web", &Image::healthy("v2"));
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Info));
@@ -29,7 +27,7 @@ fn a_pushed_image_goes_live_and_is_proven() {
     agent.wait_done(1);
     assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
     world.assert_tidy();
-    wait_for(LONG, "the status to show the new image", || {
+    wait_for("the status to show the new image", || {
         let service = agent.service("web");
         let digest = service.images.as_ref().map(|images| images[0].digest.clone());
         let right = service.status == StatusValue::Ok && service.updates_total == 1 && !service.deploying;
@@ -41,13 +39,11 @@ fn a_pushed_image_goes_live_and_is_proven() {
 #[test]
 fn updated_is_written_only_after_probation_and_a_trigger_meanwhile_is_skipped() {
     let (world, _) = World::with_web("patience");
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["health_grace"] = 12.into();
-    let agent = world.agent_for(&[entry]);
-    world.push("web", &Image::good("v2"));
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 30)]);
+    world.push("web", &Image::healthy("v2"));
     agent.trigger("web");
     agent.wait_step("probation", 1);
-    wait_for(LONG, "the new container to be healthy", || {
+    wait_for("the new container to be healthy", || {
         let views = world.project.containers();
         let healthy = views.iter().any(|view| view.version == "v2" && view.health == "healthy");
         if healthy { Ok(()) } else { Err(format!("{views:#?}")) }
@@ -60,7 +56,7 @@ fn updated_is_written_only_after_probation_and_a_trigger_meanwhile_is_skipped() 
     let busy = "deploy in progress".to_owned();
     assert_eq!(agent.trigger("web"), TriggerReply::Skipped { reason: busy.clone() });
     assert_eq!(agent.redeploy("web"), RedeployReply::Skipped { reason: busy });
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
 }
 
 fn updates_to(about: &str, shape: Shape) {
@@ -68,7 +64,7 @@ fn updates_to(about: &str, shape: Shape) {
     let agent = world.agent();
     let v2 = world.push_as("web", &Image::good("v2"), shape);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(
         (entry.old_digest.as_deref(), entry.new_digest.as_deref()),
         (Some(&*v1.digest), Some(&*v2.digest))
@@ -104,7 +100,7 @@ fn a_new_digest_for_the_same_image_is_a_success() {
     let again = world.push_as("web", &Image::good("v1"), Shape::DockerList);
     assert_ne!(again.digest, v1.digest);
     agent.trigger("web");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*again.digest));
     agent.wait_done(1);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
@@ -134,7 +130,7 @@ fn an_image_built_and_pushed_on_this_machine_goes_live() {
     // The tag on this machine already names the new image; what runs is the old one.
     build("v2");
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     agent.wait_done(1);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
@@ -155,7 +151,7 @@ fn an_image_that_is_not_here_is_not_found_until_a_person_deploys_it() {
     assert_eq!(world.project.containers(), []);
 
     assert_eq!(agent.redeploy("web"), RedeployReply::Redeploying { service: "web".to_owned() });
-    agent.wait_entry(LONG, &Kind::FORCE_REDEPLOY, 1);
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
     world.assert_runs("web", "v1");
     agent.wait_done(1);
     assert_eq!(agent.map("/not-found").len(), 0);
@@ -169,7 +165,7 @@ fn a_first_deploy_that_fails_is_blocked_and_said_to_have_no_way_back() {
     world.service("web", "web", &[]);
     let agent = world.agent();
     agent.redeploy("web");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLBACK_FAILED, 1);
+    let entry = agent.wait_entry(&Kind::ROLLBACK_FAILED, 1);
     assert_eq!(entry.level, Level::Critical);
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&v1.digest));
     agent.wait_done(1);
@@ -178,7 +174,7 @@ fn a_first_deploy_that_fails_is_blocked_and_said_to_have_no_way_back() {
 
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert_eq!(agent.blocked().len(), 0);
 }
@@ -190,7 +186,7 @@ fn a_pinned_reference_never_updates() {
     let pinned = format!("{}@{}", world.reference("web"), v1.digest);
     world.project.service("web", &pinned, &[]);
     world.project.up();
-    let agent = world.agent_for(&[world.entry("web", &[&pinned])]);
+    let agent = world.agent_for([world.entry("web", &[&pinned])]);
     world.push("web", &Image::good("v2"));
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.service("web").status, StatusValue::Ok);
@@ -211,7 +207,7 @@ fn another_image_of_the_project_is_left_alone_though_its_tag_has_moved() {
     world.push("db", &Image::good("v2"));
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     let after = world.assert_runs("db", "v1");
     assert_eq!((before.id, before.started_at), (after.id, after.started_at));
@@ -230,11 +226,11 @@ fn several_changed_images_of_a_project_are_one_deploy() {
         world.service(name, name, &[]);
     }
     world.project.up();
-    let agent = world.agent_for(&[world.entry("app", &["web:latest", "db:latest"])]);
+    let agent = world.agent_for([world.entry("app", &["web:latest", "db:latest"])]);
     world.push("web", &Image::good("v2"));
     world.push("db", &Image::good("v2"));
     agent.trigger("app");
-    agent.wait_entry(LONG, &Kind::UPDATED, 2);
+    agent.wait_entry(&Kind::UPDATED, 2);
     world.assert_runs("web", "v2");
     world.assert_runs("db", "v2");
     agent.wait_done(1);
@@ -250,11 +246,11 @@ fn two_services_on_one_project_are_deployed_one_after_the_other() {
         world.service(name, name, &[]);
     }
     world.project.up();
-    let agent = world.agent_for(&[world.entry("web", &["web:latest"]), world.entry("db", &["db:latest"])]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]), world.entry("db", &["db:latest"])]);
     world.push("web", &Image::good("v2"));
     world.push("db", &Image::good("v2"));
     agent.ask("POST", "/trigger");
-    agent.wait_entry(LONG, &Kind::UPDATED, 2);
+    agent.wait_entry(&Kind::UPDATED, 2);
     world.assert_runs("web", "v2");
     world.assert_runs("db", "v2");
     agent.wait_done(2);
@@ -274,7 +270,7 @@ fn a_slow_starter_has_the_time_that_its_own_start_period_gives_it() {
     let agent = world.agent();
     world.push("web", &Image::slow_starter("v2", 7, Duration::from_secs(10)));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");
     assert_eq!(agent.entries(&Kind::ROLLED_BACK), []);
 }
@@ -285,17 +281,17 @@ fn a_redeploy_makes_new_containers_and_never_takes_a_blocked_digest() {
     let agent = world.agent();
     let before = world.project.container("web");
     agent.redeploy("web");
-    agent.wait_entry(LONG, &Kind::FORCE_REDEPLOY, 1);
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
     agent.wait_done(1);
     let after = world.assert_runs("web", "v1");
     assert_ne!(before.id, after.id);
 
     let bad = world.push("web", &Image::exits("v2", 0));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(2);
     agent.redeploy("web");
-    agent.wait_entry(LONG, &Kind::FORCE_REDEPLOY, 2);
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 2);
     agent.wait_done(3);
     world.assert_runs("web", "v1");
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
@@ -311,7 +307,7 @@ fn a_compose_file_that_is_broken_changes_nothing_and_is_said() {
     std::fs::write(&world.project.file, "services: [this is\n").unwrap();
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::ERROR, 1);
+    agent.wait_entry(&Kind::ERROR, 1);
     agent.wait_done(1);
     assert_eq!(agent.service("web").status, StatusValue::Errored);
     assert!(agent.steps().contains(&"tags_back".to_owned()), "{:?}", agent.steps());
@@ -323,8 +319,8 @@ fn a_compose_file_that_is_broken_changes_nothing_and_is_said() {
 
     std::fs::write(&world.project.file, text).unwrap();
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
-    agent.wait_entry(LONG, &Kind::RECOVERED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::RECOVERED, 1);
     world.assert_runs("web", "v2");
     assert_eq!(agent.errored().len(), 0);
 }

@@ -5,24 +5,22 @@ use std::time::Duration;
 use contract_tests::{Agent, Image, Kill, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 
-const LONG: Duration = Duration::from_secs(90);
-
 /// Starts a deploy of `bad` or good `v2`, kills the agent at a journal step, and starts it again.
 fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     let about = format!("kill-{}", step.replace('_', "-"));
-    let (world, _) = World::with_web_of(&about, &Image::without_health_check("v1"), &[]);
+    let (world, _) = World::with_web_of(&about, &Image::good("v1"), &[]);
     let old = world.project.container("web");
     let mut agent = world.agent();
-    let image = if bad { Image::exits("v2", 1) } else { Image::without_health_check("v2") };
+    let image = if bad { Image::exits("v2", 1) } else { Image::good("v2") };
     let v2 = world.push("web", &image);
     agent.kill_at(Kill { step: Some(step.to_owned()), after: Duration::from_millis(after), compose_too });
     agent.trigger("web");
-    agent.wait_end(LONG);
+    agent.wait_end();
     let last = agent.steps().pop().unwrap_or_default();
     agent.restart();
 
     let kind = if bad { Kind::ROLLED_BACK } else { Kind::UPDATED };
-    let entry = agent.wait_entry(LONG, &kind, 1);
+    let entry = agent.wait_entry(&kind, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     settle(&agent, &last);
     if bad {
@@ -56,7 +54,7 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
 /// Waits until nothing of the deployment is left to do.
 fn settle(agent: &Agent, last: &str) {
     if last != "done" {
-        wait_for(LONG, "the deployment to be over", || {
+        wait_for("the deployment to be over", || {
             let deploying = agent.service("web").deploying;
             let steps = agent.steps();
             // Where the kill came too late for the line about the end, a restart tells of no step at all.
@@ -97,19 +95,19 @@ mod a_bad_deploy_ends_undone_when_killed_at {
 
 #[test]
 fn an_agent_that_is_killed_again_and_again_still_ends_where_it_should() {
-    let (world, _) = World::with_web_of("kill-often", &Image::without_health_check("v1"), &[]);
+    let (world, _) = World::with_web_of("kill-often", &Image::good("v1"), &[]);
     let mut agent = world.agent();
-    world.push("web", &Image::without_health_check("v2"));
+    world.push("web", &Image::good("v2"));
     for after in [0, 20, 40, 60, 80, 100] {
         agent.kill_at(Kill { step: None, after: Duration::from_millis(after), compose_too: true });
         // After the first time it goes on by itself.
         if after == 0 {
             agent.trigger("web");
         }
-        agent.wait_end(LONG);
+        agent.wait_end();
         agent.restart();
     }
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     agent.wait_done(1);
     world.assert_runs("web", "v2");
     world.assert_tidy();
@@ -124,13 +122,13 @@ fn a_compose_that_was_killed_while_it_recreated_does_not_stand_in_the_way() {
     let mut agent = world.agent();
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    wait_for(LONG, "compose to be in the middle of it", || {
+    wait_for("compose to be in the middle of it", || {
         let names: Vec<String> = world.project.containers().into_iter().map(|view| view.name).collect();
         if names.len() == 2 { Ok(()) } else { Err(format!("{names:?}")) }
     });
     agent.kill9(true);
     agent.restart();
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     agent.wait_done(1);
     let view = world.assert_runs("web", "v2");
     assert_eq!(view.name, format!("{}-web-1", world.project.name));

@@ -1,10 +1,9 @@
 //! The warden's dashboard in a real browser, with a scripted warden behind it (spec 4.3).
 
-mod browser;
-
-use browser::warden_scene::{DIGEST, busy_warden, entry};
 use contract_tests::{Browser, Stage};
 use serde_json::{Value, json};
+
+use crate::scene::warden::{DIGEST, busy_warden, entry};
 
 /// A stage with a fleet, and a browser that shows it.
 fn scene() -> (Stage, Browser) {

@@ -1,22 +1,19 @@
 //! SIGHUP while a deployment is under way: it goes on to its end, and the new configuration holds.
 
-use std::time::Duration;
-
 use contract_tests::{Agent, Image, World, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::Value;
 
-const LONG: Duration = Duration::from_secs(90);
-
 /// Deploys a good image, reloads at a journal step with the service changed, and waits for the end.
 fn deploys_on(world: &World, step: &str, change: impl FnOnce(&mut Value)) -> Agent {
     let mut agent = world.agent();
-    let v2 = world.push("web", &Image::good("v2"));
+    // Its probation lasts longer than that of one without a health check.
+    let v2 = world.push("web", &Image::healthy("v2"));
     agent.trigger("web");
     agent.wait_step(step, 1);
     agent.reload(change);
-    agent.wait_entry(LONG, &Kind::CONFIG_RELOADED, 1);
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::CONFIG_RELOADED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
     world.assert_runs("web", "v2");
@@ -36,7 +33,7 @@ fn goes_on_when_changed(about: &str, step: &str) {
     assert!(service.auto_heal, "the new configuration holds: {service:#?}");
     assert_eq!((service.updates_total, service.restarts_total), (1, 0), "{service:#?}");
     world.crash(&["web"]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
 }
 
 #[test]
@@ -56,7 +53,7 @@ fn reloaded_on_probation(world: &World, change: impl FnOnce(&mut Value)) -> Agen
     agent.trigger("web");
     agent.wait_step("probation", 1);
     agent.reload(change);
-    agent.wait_entry(LONG, &Kind::CONFIG_RELOADED, 1);
+    agent.wait_entry(&Kind::CONFIG_RELOADED, 1);
     agent
 }
 
@@ -66,7 +63,7 @@ fn rename(config: &mut Value) {
 
 #[track_caller]
 fn assert_undone_by_web(world: &World, agent: &Agent) {
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.service, "web", "{entry:#?}");
     agent.wait_done(1);
     world.assert_runs("web", "v1");
@@ -101,7 +98,7 @@ fn a_bad_image_on_probation_is_undone_in_the_project_that_the_file_named_when_it
         config["services"][0]["compose_project"] = elsewhere.clone().into();
     });
     assert_undone_by_web(&world, &agent);
-    let resumed = agent.wait_entry(LONG, &Kind::RESUMED, 1);
+    let resumed = agent.wait_entry(&Kind::RESUMED, 1);
     assert!(resumed.reason.as_deref().is_some_and(|why| why.contains("configuration")), "{resumed:#?}");
     assert_eq!(world.engine.containers(&elsewhere).len(), 0);
 }
@@ -109,14 +106,13 @@ fn a_bad_image_on_probation_is_undone_in_the_project_that_the_file_named_when_it
 #[test]
 fn a_deployment_does_not_even_notice_a_reload_that_is_about_others() {
     let (world, _) = World::with_web("reload-o");
-    let mut other = world.entry("other", &["web:latest"]);
-    other["auto_update"] = false.into();
+    let other = world.entry("other", &["web:latest"]).set("auto_update", false);
     let agent = deploys_on(&world, "probation", |config| {
-        config["services"].as_array_mut().expect("services are a list").push(other);
+        config["services"].as_array_mut().expect("services are a list").push(other.into());
     });
     assert_eq!(agent.entries(&Kind::RESUMED), []);
     assert_eq!(agent.steps(), ["hold", "pull", "start", "probation", "release", "done"]);
-    wait_for(LONG, "the new service to be shown", || {
+    wait_for("the new service to be shown", || {
         let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
         if names == ["web", "other"] { Ok(()) } else { Err(format!("{names:?}")) }
     });

@@ -1,16 +1,12 @@
 //! Projects as people have them: several files, variables, replicas, one-shots, profiles, volumes, shared networks. An
 //! update or its undoing changes what it is about and nothing else.
 
-use std::net::TcpListener;
-use std::time::Duration;
-
 use contract_tests::{
-    Agent, ContainerView, Image, LABEL, Pushed, World, kill_from_outside, unused_port, wait_for,
+    Agent, ContainerView, Image, LABEL, Pushed, Service, World, kill_from_outside, unused_port, wait_for,
 };
 use evenkeel_common::wire::Kind;
 use serde_json::json;
-
-const LONG: Duration = Duration::from_secs(90);
+use std::net::TcpListener;
 
 /// The base file and one on top of it, with a variable from an env file; two replicas behind a one-shot.
 fn shop(about: &str) -> (World, Agent, Pushed) {
@@ -21,7 +17,7 @@ fn shop(about: &str) -> (World, Agent, Pushed) {
     };
     let v1 = world.push("web", &Image::good("v1"));
     world.push("migrate", &done);
-    world.push("db", &Image::good("v1"));
+    world.push("db", &Image::healthy("v1"));
     let host = world.host.clone();
     world.project.write_text(&format!(
         "services:
@@ -56,11 +52,12 @@ volumes:
     let up = ["-f", &more_file, "--env-file", &env.display().to_string(), "up", "-d"];
     let output = world.project.compose(&up);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut entry = world.entry("shop", &["web:latest", "migrate:latest", "db:latest"]);
-    entry["compose_files"] = json!([world.project.file, more]);
-    entry["env_file"] = json!(env);
-    entry["auto_heal"] = true.into();
-    let agent = world.agent_for(&[entry]);
+    let entry = world
+        .entry("shop", &["web:latest", "migrate:latest", "db:latest"])
+        .set("compose_files", json!([world.project.file, more]))
+        .set("env_file", json!(env))
+        .set("auto_heal", true);
+    let agent = world.agent_for([entry]);
     (world, agent, v1)
 }
 
@@ -124,7 +121,7 @@ fn a_project_with_all_that_compose_offers_is_updated_and_keeps_all_the_rest() {
     let rest = Untouched::before(&world);
     let v2 = world.push("web", &Image::good("v2"));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
     rest.assert(&world, "v2");
@@ -140,7 +137,7 @@ fn a_project_with_all_that_compose_offers_goes_back_whole_when_its_new_image_is_
     let rest = Untouched::before(&world);
     let v2 = world.push("web", &Image::unhealthy("v2"));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
@@ -155,7 +152,7 @@ fn a_one_shot_that_fails_in_its_new_version_takes_the_update_back() {
     let rest = Untouched::before(&world);
     let v2 = world.push("migrate", &Image::exits("v2", 0));
     agent.trigger("shop");
-    let entry = agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
     rest.assert(&world, "v1");
@@ -186,21 +183,21 @@ fn what_shares_the_network_of_an_updated_container_goes_with_it_there_and_back()
         std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_else(|error| panic!("{service}: {error}"))
     };
     assert_eq!(network("vpn"), network("client"));
-    let agent = world.agent_for(&[world.entry("tunnel", &["vpn:latest"])]);
+    let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"])]);
     world.push("vpn", &Image::good("v2"));
     agent.trigger("tunnel");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("vpn", "v2");
     world.assert_runs("client", "v1");
     assert_eq!(network("vpn"), network("client"));
 
     world.push("vpn", &Image::exits("v3", 1));
     agent.trigger("tunnel");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(2);
     world.assert_runs("vpn", "v2");
     world.assert_runs("client", "v1");
-    wait_for(LONG, "both to be in one network", || {
+    wait_for("both to be in one network", || {
         if network("vpn") == network("client") { Ok(()) } else { Err("two networks".to_owned()) }
     });
     world.assert_tidy();
@@ -220,29 +217,25 @@ fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
     let taken = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
     assert!(!world.project.compose(&["up", "-d"]).status.success());
     assert_eq!(world.project.container("web").state, "created");
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_start"] = true.into();
-    entry["heal_cooldown"] = 15.into();
-    let mut config = world.config(&[entry]);
-    config["registry"]["poll_interval"] = 10.into();
-    let agent = world.agent_with(config, &[]);
-    wait_for(LONG, "the port to be named", || match agent.errored().get("web") {
+    let entry = world.entry("web", &["web:latest"]).set("auto_start", true).set("heal_cooldown", 15);
+    let agent = world.agent_with(world.config([entry]).set("registry.poll_interval", 10), &[]);
+    wait_for("the port to be named", || match agent.errored().get("web") {
         Some(text) if text.contains(&port.to_string()) => Ok(()),
         other => Err(format!("{other:?}, {:#?}", agent.audit())),
     });
-    wait_for(LONG, "two more rounds", || {
+    wait_for("two more rounds", || {
         let count = agent.status().poll_count;
         if count >= 5 { Ok(()) } else { Err(count.to_string()) }
     });
     assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "said once: {:#?}", agent.audit());
 
     drop(taken);
-    wait_for(LONG, "it to run", || {
+    wait_for("it to run", || {
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
     });
     world.assert_runs("web", "v1");
-    wait_for(LONG, "the fault to be over", || {
+    wait_for("the fault to be over", || {
         if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
     });
 }
@@ -257,22 +250,20 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     let before = world.assert_runs("web", "v1");
     let has_it = || world.engine.docker(&["exec", &before.name, "/bin/sh", "-c", "echo $FROM"]) == "override";
     assert!(has_it());
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_start"] = true.into();
-    let mut agent = world.agent_for(&[entry]);
+    let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    let said = agent.wait_entry(LONG, &Kind::ERROR, 1);
+    let said = agent.wait_entry(&Kind::ERROR, 1);
     assert!(said.message.contains(&file.display().to_string()), "{said:#?}");
     agent.trigger("web");
     assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
 
     kill_from_outside(&world.pids(&["web"]));
-    wait_for(LONG, "it to be down", || {
+    wait_for("it to be down", || {
         let state = world.project.container("web").state;
         if state == "exited" { Ok(()) } else { Err(state) }
     });
-    wait_for(LONG, "it to be started as it is", || {
+    wait_for("it to be started as it is", || {
         agent.trigger("web");
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
@@ -280,7 +271,7 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
 
     agent.reload(|config| config["services"][0]["compose_files"] = json!([world.project.file, file]));
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert!(has_it());
     assert!(agent.errored().is_empty(), "{:?}", agent.errored());
@@ -295,7 +286,7 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     world.push("web", &Image::good("v3"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 2);
+    agent.wait_entry(&Kind::UPDATED, 2);
     assert!(has_it());
 }
 
@@ -318,10 +309,10 @@ fn a_project_that_moved_is_updated_though_its_old_file_is_still_there() {
         "up",
         "-d",
     ]);
-    let agent = world.agent_for(&[world.entry("web", &["web:latest"])]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"])]);
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
 }
 
@@ -337,13 +328,14 @@ fn containers_outside_compose_are_healed_by_name_and_those_that_a_person_stopped
         world.engine.docker(&["run", "-d", "--name", name, "--label", &owner, "--network", "none", &image]);
     }
     let [crashes, stopped] = &names;
-    let entry =
-        |name: &String| json!({ "name": name, "container_name": name, "auto_heal": true, "health_grace": 3 });
-    let agent = world.agent_for(&[entry(crashes), entry(stopped)]);
+    let entry = |name: &str| {
+        Service::named(name).set("container_name", name).set("auto_heal", true).set("health_grace", 3)
+    };
+    let agent = world.agent_for([entry(crashes), entry(stopped)]);
     world.engine.docker(&["stop", "-t", "1", stopped]);
     // Later than the other: when this one is well again, that had its time.
     kill_from_outside(&[world.engine.docker(&["inspect", "-f", "{{.State.Pid}}", crashes])]);
-    let said = agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    let said = agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!((&said.service, said.container.as_ref()), (crashes, Some(crashes)));
     let state = |name: &str| world.engine.docker(&["inspect", "-f", "{{.State.Status}}", name]);
     assert_eq!((&*state(crashes), &*state(stopped)), ("running", "exited"));

@@ -1,11 +1,7 @@
 //! Deployments on an engine that is pruned, stopped and killed meanwhile: one of the test's own.
 
-use std::time::Duration;
-
 use contract_tests::{Agent, Asker, Image, PrivateEngine, Registry, World, kill_from_outside, wait_for};
 use evenkeel_common::wire::Kind;
-
-const LONG: Duration = Duration::from_secs(100);
 
 /// A world on a private engine in which `web` runs `v1`. Drop the world first.
 fn start(about: &str, first: &Image) -> (PrivateEngine, World) {
@@ -38,7 +34,7 @@ fn the_way_back_survives_a_prune_of_all_images_during_probation() {
     agent.trigger("web");
     agent.wait_step("probation", 1);
     world.engine.docker(&["image", "prune", "-af"]);
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(1);
     assert_eq!(world.assert_runs("web", "v1").image, before.image);
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
@@ -55,7 +51,7 @@ fn an_old_image_that_is_gone_all_the_same_is_fetched_again_by_its_digest() {
     agent.wait_step("probation", 1);
     // As thorough as a person can be: stopped containers and all images that nothing uses.
     world.engine.docker(&["system", "prune", "-af"]);
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(1);
     assert_eq!(world.assert_runs("web", "v1").image, before.image);
     world.assert_tidy();
@@ -63,24 +59,22 @@ fn an_old_image_that_is_gone_all_the_same_is_fetched_again_by_its_digest() {
 
 /// Restarts the engine at a journal step of a deploy.
 fn engine_restarts(about: &str, image: &Image, step: &str, signal: &str) -> (PrivateEngine, World, Agent) {
-    let (mut private, world) = start(about, &Image::good("v1"));
+    let (mut private, world) = start(about, &Image::healthy("v1"));
     let agent = world.agent();
     world.push("web", image);
     agent.trigger("web");
     agent.wait_step(step, 1);
     private.end(signal);
-    wait_for(Duration::from_mins(1), "the API to answer without an engine", || {
-        match agent.try_ask("GET", "/status/web") {
-            Ok(reply) if reply.status == 200 => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    wait_for("the API to answer without an engine", || match agent.try_ask("GET", "/status/web") {
+        Ok(reply) if reply.status == 200 => Ok(()),
+        other => Err(format!("{other:?}")),
     });
     private.run();
     (private, world, agent)
 }
 
 fn ends_updated(world: &World, agent: &Agent) {
-    agent.wait_entry(LONG, &Kind::UPDATED, 1);
+    agent.wait_entry(&Kind::UPDATED, 1);
     agent.wait_done(1);
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");
     assert_eq!((agent.entries(&Kind::ROLLED_BACK).len(), agent.blocked().len()), (0, 0));
@@ -89,26 +83,26 @@ fn ends_updated(world: &World, agent: &Agent) {
 
 #[test]
 fn an_engine_that_is_stopped_on_probation_is_not_held_against_the_image() {
-    let (_private, world, agent) = engine_restarts("restart-p", &Image::good("v2"), "probation", "TERM");
+    let (_private, world, agent) = engine_restarts("restart-p", &Image::healthy("v2"), "probation", "TERM");
     ends_updated(&world, &agent);
 }
 
 #[test]
 fn an_engine_that_dies_on_probation_is_not_held_against_the_image() {
-    let (_private, world, agent) = engine_restarts("die-p", &Image::good("v2"), "probation", "KILL");
+    let (_private, world, agent) = engine_restarts("die-p", &Image::healthy("v2"), "probation", "KILL");
     ends_updated(&world, &agent);
 }
 
 #[test]
 fn an_engine_that_is_stopped_while_compose_works_is_not_held_against_the_image() {
-    let (_private, world, agent) = engine_restarts("restart-s", &Image::good("v2"), "start", "TERM");
+    let (_private, world, agent) = engine_restarts("restart-s", &Image::healthy("v2"), "start", "TERM");
     ends_updated(&world, &agent);
 }
 
 #[test]
 fn an_engine_that_is_stopped_on_the_way_back_does_not_keep_the_old_image_away() {
     let (_private, world, agent) = engine_restarts("restart-u", &Image::unhealthy("v2"), "undo", "TERM");
-    agent.wait_entry(LONG, &Kind::ROLLED_BACK, 1);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(1);
     assert_eq!(world.assert_runs("web", "v1").health, "healthy");
     assert_eq!(agent.blocked().len(), 1);
@@ -120,28 +114,26 @@ fn an_engine_that_hangs_is_said_once_and_what_crashed_meanwhile_is_healed_once()
     let registry = Registry::start_for_private_engine();
     let private = PrivateEngine::start(&registry);
     let mut world = World::with("hang", &private.engine(), registry);
-    world.push("web", &Image::without_health_check("v1"));
+    world.push("web", &Image::good("v1"));
     for service in ["web", "late"] {
         world.service(service, "web", &["stop_grace_period: 1s"]);
     }
     world.project.up();
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_heal"] = true.into();
-    entry["heal_cooldown"] = 3.into();
-    let mut config = world.config(&[entry]);
-    config["docker_health"] = serde_json::json!({ "check_interval": 5, "timeout": 1 });
+    let config = world
+        .config([world.entry("web", &["web:latest"]).healing(3)])
+        .set("docker_health.check_interval", 5)
+        .set("docker_health.timeout", 1);
     let agent = world.agent_with(config, &[]);
-    agent.wait_first_poll();
     let pids = world.pids(&["web"]);
     let asker = Asker::start(agent.address(), &["/status", "/audit?limit=20", "/status/web", "/blocked"]);
 
     private.hang();
-    agent.wait_entry(LONG, &Kind::DAEMON_DOWN, 1);
+    agent.wait_entry(&Kind::DAEMON_DOWN, 1);
     assert_eq!(agent.ask("GET", "/health").status, 503);
     kill_from_outside(&pids);
     // A check that nobody can answer, and some more of the engine's silence.
     agent.trigger("web");
-    wait_for(LONG, "three checks of the engine to fail", || {
+    wait_for("three checks of the engine to fail", || {
         let metrics = agent.ask("GET", "/metrics").text();
         let line = metrics.lines().find(|line| line.starts_with("docker_daemon_consecutive_failures "));
         let failures = line.and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
@@ -150,14 +142,14 @@ fn an_engine_that_hangs_is_said_once_and_what_crashed_meanwhile_is_healed_once()
     assert_eq!((agent.entries(&Kind::DIED), agent.entries(&Kind::RESTARTING)), (vec![], vec![]));
 
     private.go_on();
-    agent.wait_entry(LONG, &Kind::DAEMON_UP, 1);
+    agent.wait_entry(&Kind::DAEMON_UP, 1);
     assert_eq!(agent.ask("GET", "/health").status, 200);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 1);
+    agent.wait_entry(&Kind::RESTARTED, 1);
     let count = |kind: &Kind| agent.entries(kind).len();
     assert_eq!(count(&Kind::RESTARTING), 1, "{:#?}", agent.audit());
     // Nobody polls for an hour: only an event can tell of this one.
     world.crash(&["late"]);
-    agent.wait_entry(LONG, &Kind::RESTARTED, 2);
+    agent.wait_entry(&Kind::RESTARTED, 2);
     asker.assert_answered(&[200]);
     let counts = [Kind::DAEMON_DOWN, Kind::DAEMON_UP, Kind::DIED, Kind::RESTARTING, Kind::RESTART_FAILED];
     assert_eq!(counts.map(|kind| count(&kind)), [1, 1, 2, 2, 0], "{:#?}", agent.audit());

@@ -1,9 +1,7 @@
 //! What the tests of both pages share.
 
-#![allow(dead_code, reason = "each of the test programs uses a part of it")]
-
-pub(crate) mod agent_scene;
-pub(crate) mod warden_scene;
+pub(crate) mod agent;
+pub(crate) mod warden;
 
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,7 @@
 //! Who ended a container, and is it healed? Every way of DOMAIN 4.2 side by side on the real engine.
 
-use std::time::Duration;
-
 use contract_tests::{Image, World, wait_for};
 use evenkeel_common::wire::{AuditEntry, Kind};
-
-const LONG: Duration = Duration::from_mins(2);
 
 /// Must a person's wish be respected, or is it a crash?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +89,7 @@ fn obedient() -> Image {
             fi
             sleep 1 & wait $!
         done"#;
-    let mut image = Image::without_health_check("v1");
+    let mut image = Image::good("v1");
     image.command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     image
 }
@@ -132,10 +128,7 @@ fn what_a_person_or_the_engine_did_is_left_alone_and_everything_else_is_healed()
         world.service(service, "web", more);
     }
     world.project.up();
-    let mut entry = world.entry("web", &["web:latest"]);
-    entry["auto_heal"] = true.into();
-    entry["heal_cooldown"] = 3.into();
-    let agent = world.agent_for(&[entry]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).healing(3)]);
     for (service, _, blow, _) in CASES {
         strike(&world, service, *blow);
     }
@@ -147,7 +140,7 @@ fn what_a_person_or_the_engine_did_is_left_alone_and_everything_else_is_healed()
         let name = name_of(service);
         agent.entries(kind).into_iter().filter(|entry| entry.container.as_ref() == Some(&name)).collect()
     };
-    wait_for(LONG, "all that crashed to be healed", || {
+    wait_for("all that crashed to be healed", || {
         let open: Vec<&&str> = healed.iter().filter(|name| of(&Kind::RESTARTED, name).is_empty()).collect();
         if open.is_empty() { Ok(()) } else { Err(format!("{open:?} not: {:#?}", agent.audit())) }
     });

@@ -1,0 +1,18 @@
+//! Whole programs on a real engine with a real registry, as one binary, so that harness and dependencies are linked
+//! once. `.config/nextest.toml` and `dist/scripts/engine-suites.sh` choose among the modules by the path of a test
+//! (`test(/^matrix::/)`).
+
+mod compose;
+mod engine;
+mod harness;
+mod heal;
+mod kill;
+mod matrix;
+mod projects;
+mod push;
+mod registry;
+mod reload;
+mod rollback;
+mod stop;
+mod storm;
+mod update;
