@@ -500,13 +500,13 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
     ids.push(stage.run(&format!("{}-busy", stage.id), &["--memory", "64m"], &image, &busy));
 
     // An engine that has no time for an answer is asked again, as the monitor does.
-    let usage = async || -> Result<Vec<ports::Usage>, String> {
+    let usage = async || -> Result<Vec<evenkeel_agent::model::Usage>, String> {
         let all = stats_of(&stage, &ids).await.into_iter();
         all.map(|one| one.map_err(|error| error.to_string())?.ok_or("it does not run".to_owned())).collect()
     };
     let first = wait_for_async("the engine to answer for all", &usage).await;
     // Where others are busy, too, it takes its time until this one has had some of the processor.
-    let used = |second: &[ports::Usage]| -> Vec<Duration> {
+    let used = |second: &[evenkeel_agent::model::Usage]| -> Vec<Duration> {
         first.iter().zip(second).map(|(first, second)| second.cpu.saturating_sub(first.cpu)).collect()
     };
     let (second, took) = wait_for_async("the busy one to have worked for a second", async || {

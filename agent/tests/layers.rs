@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// From the top to the ground. `adapters` implement `ports` and are named in `app` only.
 const LAYERS: [&str; 12] = [
-    "main", "cli", "app", "http", "tasks", "project", "audit", "adapters", "service", "ports", "config", "model",
+    "main", "cli", "app", "http", "tasks", "project", "audit", "adapters", "service", "ports", "config",
+    "model",
 ];
 
 /// What is named in the composition root only.
@@ -34,7 +35,8 @@ fn module(root: &Path, file: &Path) -> String {
 
 /// The modules that a source names by `crate::`.
 fn named(source: &str) -> Vec<String> {
-    let name = |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>();
+    let name =
+        |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>();
     source.split("crate::").skip(1).map(name).filter(|name| !name.is_empty()).collect()
 }
 
@@ -58,7 +60,8 @@ fn every_import_goes_down() {
         for to in named(&source) {
             let Some(other) = height(&to) else { continue };
             arrows += 1;
-            let outside_root = ROOT_ONLY.iter().any(|(only, root)| to == *only && from != *only && from != *root);
+            let outside_root =
+                ROOT_ONLY.iter().any(|(only, root)| to == *only && from != *only && from != *root);
             if other < own || outside_root {
                 wrong.push(format!("{} names {to}", file.strip_prefix(&root).unwrap().display()));
             }

@@ -50,7 +50,17 @@ fn an_unhealthy_image_is_undone() {
     has(&entry, &["unhealthy", "the database is not there"]);
     assert_eq!(
         agent.steps(),
-        ["pin_images", "pull", "start", "probation", "diagnose", "rollback", "verify_rollback", "unpin", "done"]
+        [
+            "pin_images",
+            "pull",
+            "start",
+            "probation",
+            "diagnose",
+            "rollback",
+            "verify_rollback",
+            "unpin",
+            "done"
+        ]
     );
 }
 
