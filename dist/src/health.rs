@@ -17,7 +17,7 @@ const MAX_ANSWER: u64 = 1 << 20;
 /// Flags of `evenkeel health`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// Address of its API [default: http://127.0.0.1:9090, with --mode warden http://127.0.0.1:8080]
+    /// Address of its API [default: that of the mode, on 127.0.0.1]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
 }
