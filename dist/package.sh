@@ -88,8 +88,12 @@ stage() {
         sed "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" "dist/packaging/rpm/$file.sh" >"$folder/rpm/$file.sh"
     done
     for file in "$STAGE/pages/man/$package.1" "$STAGE/pages/man/$package"-[a-z]*.1; do
-        # evenkeel-agent.1 is a page of its own package, not of a subcommand of evenkeel.
-        case "$package:${file##*/}" in evenkeel:evenkeel-agent*.1 | evenkeel:evenkeel-warden.1 | evenkeel:evenkeel-warden-warden-config.1) continue ;; esac
+        # Names that begin alike: evenkeel-agent.1 is no page of evenkeel, evenkeel-warden-config.1 (that of "evenkeel
+        # warden-config") none of evenkeel-warden.
+        case "$package:${file##*/}" in
+        evenkeel:evenkeel-agent*.1 | evenkeel:evenkeel-warden.1 | evenkeel:evenkeel-warden-warden-config.1) continue ;;
+        evenkeel-warden:evenkeel-warden-config.1) continue ;;
+        esac
         [ ! -e "$file" ] || gzip -9n <"$file" >"$root/usr/share/man/man1/${file##*/}.gz"
     done
     cp "$STAGE/pages/completions/bash/$package" "$root/usr/share/bash-completion/completions/"

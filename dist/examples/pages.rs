@@ -50,18 +50,19 @@ fn main() -> io::Result<()> {
 
 /// The separate program of the agent, put together from the parts that are public.
 fn evenkeel_agent_command() -> Command {
-    let command = Command::new("evenkeel-agent")
+    let command = evenkeel_agent::cli::Args::augment_args(Command::new("evenkeel-agent"));
+    // What the parts say of themselves is not what the program is.
+    evenkeel_agent::cli::Task::augment_subcommands(command)
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Keeps container services up to date, proves every new image, goes back when it is bad");
-    evenkeel_agent::cli::Task::augment_subcommands(evenkeel_agent::cli::Args::augment_args(command))
+        .about("Keeps container services up to date, proves every new image, goes back when it is bad")
 }
 
 /// The separate program of the warden.
 fn evenkeel_warden_command() -> Command {
-    let command = Command::new("evenkeel-warden")
+    let command = evenkeel_warden::cli::Args::augment_args(Command::new("evenkeel-warden"));
+    evenkeel_warden::cli::Task::augment_subcommands(command)
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Collects the audit entries of many agents and shows a whole fleet");
-    evenkeel_warden::cli::Task::augment_subcommands(evenkeel_warden::cli::Args::augment_args(command))
+        .about("Collects the audit entries of many agents and shows a whole fleet")
 }
 
 /// Manual pages of a program and of its subcommands, and its completions.
@@ -114,7 +115,9 @@ fn page(command: &Command, title: &str, files: &[(&str, &str)]) -> io::Result<Ve
         );
     }
     page.write_all(more.to_roff().as_bytes())?;
-    man.render_version_section(&mut page)?;
+    if command.get_version().is_some() {
+        man.render_version_section(&mut page)?;
+    }
     Ok(page)
 }
 

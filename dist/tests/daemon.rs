@@ -409,7 +409,7 @@ fn the_command_line_asks_the_running_agent_and_its_exit_codes_tell_how_it_is() {
     let (code, out, error) = ask(&["status", "nobody"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert_eq!(error, "evenkeel: no service named \"nobody\" is configured\n");
-    let (code, _, error) = ask(&["status", "--api", &format!("http://127.0.0.1:{}", port::unused_port())]);
+    let (code, _, error) = ask(&["status", "--api", &format!("http://127.0.0.1:{}", unused_port())]);
     assert!(code == Some(69) && error.starts_with("evenkeel: no agent answers at "), "{code:?} {error}");
     assert_eq!(ask(&["status", "--api", "here"]).0, Some(2));
     assert_eq!(ask(&["audit", "-n", "0"]).0, Some(2));
