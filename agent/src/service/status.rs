@@ -379,7 +379,6 @@ mod tests {
             runtimes: Vec::new(),
             polled: true,
             blocked: BTreeMap::new(),
-            blocked_references: Vec::new(),
             not_found: BTreeMap::new(),
             running: Vec::new(),
             network_owners: BTreeSet::new(),

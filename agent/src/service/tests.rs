@@ -91,6 +91,10 @@ impl Story {
         self.input(Input::Inspected { generation, result })
     }
 
+    fn sibling_ends(&mut self) {
+        self.service.sibling_ends(self.now);
+    }
+
     fn event(&mut self, id: &str, what: EventKind) -> &mut Self {
         let at = self.now;
         self.input(Input::Event { at, id: id.into(), what })

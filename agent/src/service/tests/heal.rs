@@ -520,7 +520,7 @@ fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_
     }
     assert_eq!(story.kinds(), []);
     assert_eq!(story.status(), StatusValue::Unhealthy, "it is shown all the same");
-    story.at(30).service.sibling_ends(story.now);
+    story.at(30).sibling_ends();
     story.look(&[&sick, &down]);
     assert_eq!(story.kinds(), [Kind::UNHEALTHY], "the other one may still be about to be started");
 }

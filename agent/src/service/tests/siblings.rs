@@ -46,7 +46,7 @@ fn while_another_service_is_at_work_nothing_is_restarted_or_deployed_and_afterwa
     assert_eq!(story.act(), None, "the project is not free");
     assert!(!story.service.is_at_work());
     let before = story.service.inspection_generation();
-    story.at(20).service.sibling_ends(story.now);
+    story.at(20).sibling_ends();
     // Begun while the other one was at work: what it shows is not what is there now.
     let result = Ok(vec![sick.clone()]);
     story.input(Input::Inspected { generation: before, result });

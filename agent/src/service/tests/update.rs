@@ -168,7 +168,7 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
         }]
     };
     // In the journal before any tag is moved, so that a restart in between puts them back.
-    let step = story.service.next(story.now, true);
+    let step = story.service.next(story.now);
     assert!(matches!(step, Some(Action::Step(Step::ReadTags { .. }))), "{step:?}");
     let displaced = held_on("db1");
     story.input(Input::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
