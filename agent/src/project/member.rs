@@ -146,6 +146,15 @@ impl Member {
         ProjectKey::of(self.service.project_name(), self.name())
     }
 
+    /// Whether `key` is the project that it has to work on.
+    pub(super) fn is_at_home(&self, key: &ProjectKey) -> bool {
+        match (key, self.service.project_name()) {
+            (ProjectKey::Project(name), Some(project)) => name == project,
+            (ProjectKey::Service(name), None) => name == self.name(),
+            _ => false,
+        }
+    }
+
     /// Whether it is one of the services as they are configured.
     pub(super) fn is_configured(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Changing(..))

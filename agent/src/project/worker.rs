@@ -211,7 +211,7 @@ impl Worker {
             if self.members[at].is_leaving() {
                 self.members.remove(at).leave(now).await;
                 has_changed = true;
-            } else if self.members[at].home() != self.key {
+            } else if !self.members[at].is_at_home(&self.key) {
                 let mut member = self.members.remove(at);
                 member.service.sibling_ends(now);
                 self.placement.place(vec![member]);
