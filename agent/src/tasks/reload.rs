@@ -1,9 +1,9 @@
 //! Starts the workers, and on SIGHUP brings them in line with the file as it is then (DECISIONS 2).
 //!
-//! A service whose configuration is the same is not touched. One that changed ends as at a shutdown: a step under way
-//! gets its time, what is left of a deployment stays in the journal. It begins again from there, under its new
-//! configuration, but in the project that the journal names. One that went away ends its deployment first; a service
-//! that takes its place in the project has to wait that long.
+//! A service whose configuration is the same is not touched. One that changed goes on under its new configuration as
+//! after a restart: a step under way gets its time, and what is left of a deployment is taken up again, in the project
+//! that the journal names; then it moves to the project that it is configured for. One that went away ends its
+//! deployment first; a service that takes its place in the project has to wait that long.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,20 +12,22 @@ use std::time::Duration;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use futures_util::future::join_all;
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
 use crate::adapters::registry::{CurrentRegistry, RegistryClient};
-use crate::audit::{Deliveries, Settings, trial};
+use crate::audit::{Deliveries, Reconfigured, Settings, trial, upgrade};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, ServiceConfig};
 use crate::model::text;
 use crate::ports::{Registry, Urgency};
 use crate::project::cycle::Cycle;
+use crate::project::placement::Placement;
 use crate::project::services::Workers;
-use crate::project::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
+use crate::project::worker::{Command, Handle, Member, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
 use crate::service::deploy::Deployment;
@@ -38,9 +40,6 @@ pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryCl
 
 /// Keeps variables that a configuration names as secrets from child processes.
 pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
-
-/// Takes the entries that a service said last.
-pub type Recall<'a> = &'a (dyn Fn(&[AuditEntry]) + Send + Sync);
 
 /// The task that has the workers.
 pub struct Reloader {
@@ -56,15 +55,22 @@ pub struct Reloader {
     /// Warnings of the start that stay true.
     notices: Vec<String>,
     tasks: TaskSet,
-    running: HashMap<String, Running>,
+    placement: Placement,
+    /// The doors to all services, those that are configured no more too.
+    doors: HashMap<String, Handle>,
     stop: CancellationToken,
 }
 
-/// A worker's task.
-struct Running {
-    stop: CancellationToken,
-    /// Its other end is dropped with the task.
-    ended: oneshot::Receiver<()>,
+/// What a reload did with the services.
+#[derive(Default)]
+struct Exchanged {
+    added: Vec<String>,
+    changed: Vec<String>,
+    removed: Vec<String>,
+    untouched: usize,
+    /// Those that are new or have changed.
+    fresh: Vec<Handle>,
+    notes: Vec<String>,
 }
 
 /// What the workers and their configuration come from.
@@ -84,18 +90,20 @@ pub struct ServiceDeps {
 }
 
 impl Reloader {
-    /// Starts a worker for each service. `recall` gets what each said last, to say again what a crash kept from
-    /// being written. `notices`: warnings of the start.
+    /// Lets the services work. `recorded`: the last entries of earlier lives, where they are known. `notices`: warnings
+    /// of the start.
     pub async fn start(
         config: Config,
         origin: ServiceDeps,
         world: World,
-        recall: Recall<'_>,
+        recorded: Option<Vec<Arc<AuditEntry>>>,
         notices: Vec<String>,
         stop: CancellationToken,
     ) -> Self {
         let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
         let services = active.config.services.clone();
+        let tasks = TaskSet::new();
+        let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
         let mut this = Self {
             world,
             source: origin.source,
@@ -107,18 +115,26 @@ impl Reloader {
             workers: watch::Sender::new(Workers::from([])),
             active: watch::Sender::new(active),
             notices: Vec::new(),
-            tasks: TaskSet::new(),
-            running: HashMap::new(),
+            tasks,
+            placement,
+            doors: HashMap::new(),
             stop,
         };
         for notice in notices {
             this.notice(notice);
         }
-        this.end_orphans(&services, recall).await;
+        if let Some(recorded) = recorded {
+            this.record_unrecorded(&recorded).await;
+        }
+        let mut members = this.orphans(&services).await;
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
-            handles.push(this.begin(service, Some(recall)).await);
+            let (member, handle) = this.begin(service, StartReason::Start).await;
+            members.push(member);
+            handles.push(handle);
         }
+        // All at once, so that a deployment under way has its project before any other service.
+        this.placement.place(members);
         this.workers.send_replace(handles.into());
         let warnings = [&this.notices[..], &this.active.borrow().config.warnings[..]].concat();
         this.active.send_modify(|active| active.warnings = Arc::new(warnings));
@@ -196,59 +212,83 @@ impl Reloader {
         let mut notes = Vec::new();
         let channels =
             self.deliveries.reconfigure(Settings::of(&config), &trial::machine_name(&config)).await;
-        config.warnings.extend(channels.faults);
+        config.warnings.extend(channels.faults.iter().cloned());
         for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
             notes.push(format!("entries that waited for {name} and are dropped: {waited}"));
         }
 
-        let before = self.workers.borrow().clone();
-        let stays = |handle: &Handle| config.services.iter().any(|service| *service == *handle.config);
-        let wanted = |name: &str| config.services.iter().any(|service| service.name == name);
-        let leaving: Vec<String> =
-            before.iter().filter(|h| !stays(h)).map(|handle| handle.config.name.clone()).collect();
-        let (changed, removed): (Vec<String>, Vec<String>) =
-            leaving.into_iter().partition(|name| wanted(name));
-        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
-        let mut ending = changed.clone();
-        for name in &removed {
-            if retire(&before, name).await {
-                notes.push(format!("{name} is in the middle of a deployment, and goes when that is over"));
-            } else {
-                ending.push(name.clone());
-            }
-        }
-        self.end(ending.iter()).await;
-        if self.stop.is_cancelled() {
-            return Ok(());
-        }
-
-        let mut added = Vec::new();
-        let mut fresh = Vec::new();
-        let mut handles = Vec::with_capacity(config.services.len());
-        for service in &config.services {
-            let same = before.iter().find(|handle| *handle.config == *service).cloned();
-            if let Some(handle) = same {
-                handles.push(handle);
-                continue;
-            }
-            if !changed.contains(&service.name) {
-                added.push(service.name.clone());
-            }
-            // One that was removed before may still have a deployment to end.
-            self.end(std::iter::once(&service.name)).await;
-            let handle = self.begin(service.clone(), None).await;
-            fresh.push(handle.clone());
-            handles.push(handle);
-        }
-        self.workers.send_replace(handles.into());
-
-        let untouched = config.services.len() - fresh.len();
+        let Some(exchanged) = self.exchange(&config.services).await else { return Ok(()) };
+        notes.extend(exchanged.notes.iter().cloned());
         let warnings = config.warnings.clone();
         self.active.send_modify(|active| active.config = Arc::new(config));
         let restart =
             fixed.iter().map(|key| format!("{key}: has changed in the file, which needs a restart"));
         self.warn(warnings.into_iter().chain(restart).collect());
+        self.tell_reload(&exchanged, &channels, &fixed, notes);
+        self.check(&exchanged.fresh);
+        Ok(())
+    }
 
+    /// Lets these services work from now on: those that are the same as before are not touched. `None` when the
+    /// program stops meanwhile.
+    async fn exchange(&mut self, services: &[ServiceConfig]) -> Option<Exchanged> {
+        let before = self.workers.borrow().clone();
+        let wanted = |name: &str| services.iter().any(|service| service.name == name);
+        let mut exchanged = Exchanged::default();
+        let removed = before.iter().map(|handle| handle.config.name.clone());
+        exchanged.removed = removed.filter(|name| !wanted(name)).collect();
+        // Those that change answer until they have changed.
+        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
+        for name in &exchanged.removed {
+            if retire(&before, name).await {
+                let note = format!("{name} is in the middle of a deployment, and goes when that is over");
+                exchanged.notes.push(note);
+            }
+        }
+        let is_same = |service: &ServiceConfig| before.iter().find(|handle| *handle.config == *service);
+        let others = services.iter().filter(|service| is_same(service).is_none());
+        // All at once: each may have a step under way that gets its time.
+        let changing = join_all(others.map(|service| reconfigure(self.doors.get(&service.name), service)));
+        let mut changing = changing.await.into_iter();
+        let (mut members, mut handles) = (Vec::new(), Vec::with_capacity(services.len()));
+        for service in services {
+            if let Some(handle) = is_same(service) {
+                handles.push(handle.clone());
+                exchanged.untouched += 1;
+                continue;
+            }
+            let is_known = before.iter().any(|handle| handle.config.name == service.name);
+            let list = if is_known { &mut exchanged.changed } else { &mut exchanged.added };
+            list.push(service.name.clone());
+            let handle = match changing.next().flatten() {
+                Some(handle) => {
+                    self.doors.insert(service.name.clone(), handle.clone());
+                    handle
+                }
+                None if self.stop.is_cancelled() => return None,
+                None => {
+                    let (member, handle) = self.begin(service.clone(), StartReason::Reload).await;
+                    members.push(member);
+                    handle
+                }
+            };
+            exchanged.fresh.push(handle.clone());
+            handles.push(handle);
+        }
+        self.placement.place(members);
+        self.workers.send_replace(handles.into());
+        Some(exchanged)
+    }
+
+    /// Says what the reload has changed.
+    fn tell_reload(
+        &self,
+        exchanged: &Exchanged,
+        channels: &Reconfigured,
+        fixed: &[&'static str],
+        mut notes: Vec<String>,
+    ) {
+        let Exchanged { added, changed, removed, untouched, .. } = exchanged;
         let message = format!(
             "the configuration was read again: {} services added, {} changed, {} removed, {untouched} untouched",
             added.len(),
@@ -257,12 +297,12 @@ impl Reloader {
         );
         let level = if fixed.is_empty() && notes.is_empty() { Level::Info } else { Level::Warning };
         let mut entry = self.entry(Kind::CONFIG_RELOADED, level, message);
-        let fixed: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
-        let channels_removed: Vec<String> = channels.removed.into_iter().map(|(name, _)| name).collect();
+        let fixed: Vec<String> = fixed.iter().map(|key| (*key).to_owned()).collect();
+        let channels_removed: Vec<String> = channels.removed.iter().map(|(name, _)| name.clone()).collect();
         let lists = [
-            ("added", &added),
-            ("changed", &changed),
-            ("removed", &removed),
+            ("added", added),
+            ("changed", changed),
+            ("removed", removed),
             ("channels added", &channels.added),
             ("channels changed", &channels.changed),
             ("channels removed", &channels_removed),
@@ -272,8 +312,6 @@ impl Reloader {
         notes.splice(..0, told.map(|(what, names)| format!("{what}: {}", names.join(", "))));
         entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
         self.say(entry);
-        self.check(&fresh);
-        Ok(())
     }
 
     /// Asks these to check now: the next cycle may be hours away.
@@ -286,28 +324,16 @@ impl Reloader {
         }
     }
 
-    /// Ends workers and waits for them.
-    async fn end(&mut self, names: impl Iterator<Item = &String>) {
-        let ending: Vec<Running> = names.filter_map(|name| self.running.remove(name)).collect();
-        for worker in &ending {
-            worker.stop.cancel();
-        }
-        for worker in ending {
-            // Nothing is ever sent: it ends with the task.
-            let _ = worker.ended.await;
-        }
-    }
-
-    /// Lets the deployments end that services have left which are configured no more. They come before the others,
-    /// so that they have their projects first.
-    async fn end_orphans(&mut self, services: &[ServiceConfig], recall: Recall<'_>) {
+    /// Services that are configured no more and have left a deployment, which has to end.
+    async fn orphans(&mut self, services: &[ServiceConfig]) -> Vec<Member> {
         let rows = match self.world.store.scan(&state_key("")).await {
             Ok(rows) => rows,
             Err(error) => {
                 self.notices.push(format!("the state of former services can't be read: {error}"));
-                return;
+                return Vec::new();
             }
         };
+        let mut members = Vec::new();
         for (key, row) in rows {
             let Some(name) = key.strip_prefix(&state_key("")) else { continue };
             let known = services.iter().any(|service| service.name == name);
@@ -315,37 +341,31 @@ impl Reloader {
             if let Some(deployment) = durable.deployment.filter(|_| !known)
                 && let Some(service) = former(name, &deployment)
             {
-                let handle = self.begin(service, Some(recall)).await;
+                let (member, handle) = self.begin(service, StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
+                members.push(member);
             }
         }
+        members
     }
 
-    /// Starts a worker as it was left.
-    async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> Handle {
-        let name = service.name.clone();
-        let durable = self.restore(&name).await;
-        if let Some(recall) = recall {
-            recall(&durable.said);
+    /// A service as it was left, which is still to be placed.
+    async fn begin(&mut self, service: ServiceConfig, reason_to_start: StartReason) -> (Member, Handle) {
+        let durable = self.restore(&service.name).await;
+        let (member, handle) = Member::new(Arc::new(service), durable, self.world.clone(), reason_to_start);
+        self.doors.retain(|_, door| !door.inbox.is_closed());
+        self.doors.insert(handle.config.name.clone(), handle.clone());
+        (member, handle)
+    }
+
+    /// Records what the version before had not recorded when it was killed.
+    async fn record_unrecorded(&self, recorded: &[Arc<AuditEntry>]) {
+        // That rows can't be read is told where they are needed.
+        let rows = self.world.store.scan(&state_key("")).await.unwrap_or_default();
+        for entry in rows.iter().flat_map(|(_, row)| upgrade::unrecorded(row, recorded)) {
+            self.say(entry);
         }
-        let everyone = self.workers.subscribe();
-        let elsewhere: BlockedElsewhere =
-            Arc::new(move |project, name| blocked_elsewhere(&everyone.borrow().clone(), project, name));
-        let reason_to_start = if recall.is_some() { StartReason::Start } else { StartReason::Reload };
-        let (mut worker, handle) =
-            Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere, reason_to_start);
-        let stop = self.stop.child_token();
-        let (end, ended) = oneshot::channel::<()>();
-        let stopped = stop.clone();
-        self.tasks.spawn(format!("service {name}"), async move {
-            worker.run(stopped).await;
-            // Its lease has ended, too, when its end is told.
-            drop(worker);
-            drop(end);
-        });
-        self.running.insert(name, Running { stop, ended });
-        handle
     }
 
     /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
@@ -395,6 +415,16 @@ impl Reloader {
     fn say(&self, entry: AuditEntry) {
         (self.world.record)(entry);
     }
+}
+
+/// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
+async fn reconfigure(door: Option<&Handle>, service: &ServiceConfig) -> Option<Handle> {
+    let door = door?;
+    let config = Arc::new(service.clone());
+    let (reply, answer) = oneshot::channel();
+    door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+    answer.await.ok()?;
+    Some(Handle { config, ..door.clone() })
 }
 
 /// Tells a worker that its service is configured no more. Whether it has a deployment to end first.
@@ -451,16 +481,4 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
         keep("state.path", &old.state_path, &mut new.state_path),
     ];
     kept.into_iter().flatten().collect()
-}
-
-/// What is blocked in a project by services other than `name`, as they show it now.
-fn blocked_elsewhere(
-    everyone: &[Handle],
-    project: &str,
-    name: &str,
-) -> Vec<(crate::model::image::Reference, crate::model::image::Digest)> {
-    let others = everyone.iter().filter(|handle| {
-        handle.config.compose_project.as_deref() == Some(project) && handle.config.name != name
-    });
-    others.flat_map(|handle| handle.snapshot.borrow().blocked_references.clone()).collect()
 }

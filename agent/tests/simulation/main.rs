@@ -3,22 +3,28 @@
 
 mod disk;
 mod images;
+mod projects;
 mod tasks;
 mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_agent::audit::Audit;
 use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
 use evenkeel_agent::model::image::Reference;
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
-use evenkeel_agent::project::worker::{Command, Handle, Projects, Worker, World, state_key};
+use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::{Boot, StartReason};
 use evenkeel_agent::service::input::{Input, ServiceRequest};
-use evenkeel_agent::service::unsaid;
 use evenkeel_common::clock::TokioClock;
+use evenkeel_common::queue::Outbox;
+use evenkeel_common::store::Store;
+use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::Kind;
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
@@ -70,45 +76,52 @@ async fn live_together(
     for_time: Duration,
     script: Script,
 ) -> bool {
-    let recorder = fake.clone();
-    let world = World {
+    let world = world(fake, Arc::new(fake.clone())).await;
+    let (mut members, mut handles) = (Vec::new(), Vec::new());
+    for config in configs {
+        let durable = fake.durable(&state_key(&config.name)).await;
+        let (member, handle) = Member::new(config.clone(), durable, world.clone(), StartReason::Start);
+        members.push(member);
+        handles.push(handle);
+    }
+    let tasks = run(&world, members);
+    let scripts = handles.iter().map(|handle| polls(handle, &world, script));
+    let lived = tokio::select! {
+        _ = futures_util::future::join_all(scripts) => unreachable!("polling never ends"),
+        () = tasks.panicked() => panic!("a worker panicked"),
+        () = fake.crash.notified() => false,
+        () = tokio::time::sleep(for_time) => true,
+    };
+    tasks.finish(Duration::ZERO).await;
+    lived
+}
+
+/// The world as one incarnation of the agent has it, with a state in `store`.
+async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
+    let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
+    let audit = Audit::new(outbox);
+    let recorder = audit.clone();
+    World {
         engine: Arc::new(fake.clone()),
         registry: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
-        store: Arc::new(fake.clone()),
+        store,
+        commit: Arc::new(move |changes, entries| {
+            let audit = audit.clone();
+            async move { audit.commit(changes, entries).await }.boxed()
+        }),
         clock: fake.clock(),
         record: Arc::new(move |entry| recorder.record(entry)),
         deployed: Arc::new(|_, _| {}),
-        projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
-    };
-    let mut services = Vec::new();
-    for config in configs {
-        let durable = fake.durable(&state_key(&config.name)).await;
-        for entry in unsaid(&durable.said, &fake.entries()) {
-            fake.record(entry);
-        }
-        let (mut worker, handle) = Worker::new(
-            config.clone(),
-            durable,
-            world.clone(),
-            Arc::new(|_, _| Vec::new()),
-            StartReason::Start,
-        );
-        let world = world.clone();
-        services.push(async move {
-            let never = CancellationToken::new();
-            tokio::select! {
-                () = worker.run(never.clone()) => unreachable!("the worker runs until it is stopped"),
-                () = polls(&handle, &world, script) => unreachable!("polling never ends"),
-            }
-        });
     }
-    tokio::select! {
-        _ = futures_util::future::join_all(services) => unreachable!("none of them ends"),
-        () = fake.crash.notified() => false,
-        () = tokio::time::sleep(for_time) => true,
-    }
+}
+
+/// Lets these services work, each in its project's worker.
+fn run(world: &World, members: Vec<Member>) -> TaskSet {
+    let tasks = TaskSet::new();
+    Placement::new(world.clock.clone(), tasks.clone(), CancellationToken::new()).place(members);
+    tasks
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -250,6 +263,15 @@ fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
     (fake, config(&texts))
 }
 
+/// What is durable was told, and nothing else was, at every moment.
+async fn assert_told_as_done(fake: &FakeWorld, what: &str) {
+    let totals = fake.durable(&state_key("shop")).await.totals;
+    let entries = fake.entries();
+    let told = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count() as u64;
+    assert_eq!(told(Kind::ROLLED_BACK), totals.rollbacks, "{what}");
+    assert_eq!(told(Kind::UPDATED) > 0, totals.updates > 0, "{what}");
+}
+
 async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
     let what = format!("{}, {how}", scenario.name);
     assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
@@ -307,6 +329,7 @@ async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_sta
                 break;
             }
             fake.crash_at(None);
+            assert_told_as_done(&fake, &format!("{}, killed at call {at}", scenario.name)).await;
             // A redeploy that died before it was accepted is polled for instead.
             assert!(live(&fake, &config, LONG, Script::Poll).await);
             assert_ended_well(&fake, scenario, &format!("killed at call {at}")).await;
