@@ -30,7 +30,7 @@ use crate::model::text;
 use crate::ports::meter::Meter;
 use crate::ports::{Engine, Registry};
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services};
-use crate::project::worker::{Projects, Record, World};
+use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;
 use crate::tasks::engine_health::EngineProbe;
 use crate::tasks::events::Events;
@@ -145,7 +145,6 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
             let metrics = metrics.clone();
             Arc::new(move |outcome, took| metrics.deployed(outcome, took))
         },
-        projects: Projects::default(),
         boot: boot.clone(),
     };
     let origin = ServiceDeps {

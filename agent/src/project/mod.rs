@@ -2,7 +2,9 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `worker.rs` | feeds the decision core, commits what it decides, then performs it |
+//! | `worker.rs` | one task per project: lets one of its services at a time change it |
+//! | `member.rs` | one of them: feeds the decision core, commits what it decides, then performs it |
+//! | `placement.rs` | which project has a worker, and how a service gets to it |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `perform.rs` | one step of a rollout |
 //! | `files.rs` | the hash over a project's compose files |
@@ -11,7 +13,9 @@
 
 pub mod cycle;
 mod files;
+mod member;
 mod observe;
 mod perform;
+pub mod placement;
 pub mod services;
 pub mod worker;

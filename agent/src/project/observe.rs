@@ -16,7 +16,7 @@ use crate::service::input::{CheckFault, Files, ImageView, LocalImage, Observatio
 
 use super::cycle::Cycle;
 use super::files;
-use super::worker::{BlockedElsewhere, World};
+use super::worker::World;
 
 /// Time between two reads of changed compose files.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -26,7 +26,6 @@ pub(super) struct Check {
     pub world: World,
     pub cycle: Arc<Cycle>,
     pub config: Arc<ServiceConfig>,
-    pub blocked_elsewhere: BlockedElsewhere,
     /// Compare the images with the registry.
     pub images: bool,
     /// Read the compose files.
@@ -97,11 +96,8 @@ impl Check {
             images.push(view);
         }
         let left_out = left_out(world, config, &containers).await;
-        let blocked_elsewhere = match &config.compose_project {
-            Some(project) => (self.blocked_elsewhere)(project, &config.name),
-            None => Vec::new(),
-        };
-        Ok(Observation { images, containers, blocked_elsewhere, files, left_out, unanswered })
+        // What other services of the project have blocked is added by the worker, which has them.
+        Ok(Observation { images, containers, files, left_out, unanswered, ..Observation::default() })
     }
 
     /// Notes what the tag names in the registry now, and what of the local images came from there.

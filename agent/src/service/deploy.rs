@@ -250,12 +250,17 @@ impl Deployment {
         self.image_changes.iter().any(|m| m.changes() && m.old.is_some())
     }
 
-    /// Whether the containers that ran before all still run, as `containers` shows them.
+    /// Whether the containers that ran before all still run, as `containers` shows them. Where none ran, whether they
+    /// are the same as before, and none was started.
     pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
-        self.before
-            .iter()
-            .filter(|was| was.running)
-            .all(|was| containers.iter().any(|c| c.id == was.id && c.state == State::Running))
+        if self.before.iter().any(|was| was.running) {
+            let runs =
+                |was: &Baseline| containers.iter().any(|c| c.id == was.id && c.state == State::Running);
+            return self.before.iter().filter(|was| was.running).all(runs);
+        }
+        let is_old =
+            |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_live()));
+        containers.len() == self.before.len() && containers.iter().all(is_old)
     }
 
     /// What ran and is moved, with the move.

@@ -23,10 +23,8 @@ pub enum Input {
     },
     /// A look at the containers ended.
     Inspected {
-        /// As in [`Input::Checked`].
+        /// As in [`Input::Checked`]. What another service of the project has changed meanwhile counts, too.
         generation: u64,
-        /// Another service worked on the same project meanwhile: how the containers are is its business.
-        meddled: bool,
         /// The containers, or why they could not be read.
         result: Result<Vec<Container>, EngineError>,
     },

@@ -10,6 +10,7 @@
 //! | `deploy.rs` | the life of one deployment, and which step comes next |
 //! | `rollout.rs` | how a deployment goes on and how it ends |
 //! | `scope.rs` | which compose services an update brings up |
+//! | `siblings.rs` | what the other services of the project mean for this one |
 //! | `probation.rs` | whether new containers are proven |
 //! | `heal.rs` | which container is unwell, and what helps it |
 //! | `restart_state.rs` | when it is restarted, and when to give up |
@@ -38,6 +39,7 @@ pub mod restart_state;
 mod rollout;
 pub mod runtime;
 pub mod scope;
+mod siblings;
 mod start;
 pub mod status;
 mod wording;
@@ -158,6 +160,8 @@ pub struct Service {
     boot: Boot,
     /// Raised when an action begins or ends: what was read before is stale then.
     generation: u64,
+    /// The other services of its compose project.
+    project: siblings::SharedProject,
     seen: Option<Observation>,
     /// Images that were fetched since they were read last, by name as configured.
     fetched: BTreeMap<String, LocalImage>,
@@ -213,6 +217,7 @@ impl Service {
             durable,
             boot,
             generation: 0,
+            project: siblings::SharedProject::default(),
             seen: None,
             fetched: BTreeMap::new(),
             containers: None,
@@ -252,6 +257,11 @@ impl Service {
         &self.config
     }
 
+    /// The same, to be kept elsewhere.
+    pub fn shared_config(&self) -> Arc<ServiceConfig> {
+        self.config.clone()
+    }
+
     /// What must last.
     pub fn durable(&self) -> &Durable {
         &self.durable
@@ -279,10 +289,9 @@ impl Service {
         self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Unpin))
     }
 
-    /// Whether it needs the compose project for itself, now or as soon as it can have it.
-    pub fn wants_project(&self, now: Timestamp) -> bool {
-        let heals = || !self.restarting.is_empty() || self.remedy_due(now).is_some();
-        self.durable.deployment.is_some() || self.wanted.is_some() || heals()
+    /// Whether it is changing its compose project, so that no other service may.
+    pub fn is_at_work(&self) -> bool {
+        self.durable.deployment.is_some() || !self.restarting.is_empty()
     }
 
     /// When the next container is to be treated, its name, and how.
@@ -293,16 +302,6 @@ impl Service {
     fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
         let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
         Some((name.to_owned(), remedy.clone()))
-    }
-
-    /// The project had to be waited for: what was planned before is out of date.
-    pub fn plan_anew(&mut self, now: Timestamp) {
-        self.healer.inspect_first();
-        self.inspect_at = Some(now);
-        if let Some(cause) = self.wanted.take() {
-            self.check_due = true;
-            self.redeploy_asked |= cause == Cause::Redeploy;
-        }
     }
 
     /// A check is due (a poll cycle, or somebody asked). Whether one will follow.
@@ -406,10 +405,10 @@ impl Service {
                     self.check_asked |= asked;
                 }
             }
-            Input::Inspected { generation, meddled, result } => {
+            Input::Inspected { generation, result } => {
                 self.inspecting = false;
-                if generation == self.generation {
-                    self.inspected(result, meddled, now, &mut entries);
+                if generation == self.inspection_generation() {
+                    self.inspected(result, now, &mut entries);
                 } else {
                     self.inspect_at = Some(now);
                 }
@@ -440,14 +439,16 @@ impl Service {
         entries
     }
 
-    /// The next thing to do, if there is one; marks it as begun. `leased`: whether the compose project is ours.
+    /// The next thing to do, if there is one; marks it as begun. Nothing is changed while another service of the
+    /// project is at work.
     ///
     /// Decide on a clone: where the state that comes of it can't be written, dropping the clone is all it takes to
     /// leave everything as it was.
-    pub fn next(&mut self, now: Timestamp, leased: bool) -> Option<Action> {
+    pub fn next(&mut self, now: Timestamp) -> Option<Action> {
+        let is_free = !self.project.is_busy;
         if let (Some(project), Some(deployment)) = (self.project_at_work(), &self.durable.deployment) {
             let waiting = self.retry_at.is_some_and(|at| at > now);
-            if self.stepping || waiting || !leased {
+            if self.stepping || waiting || !is_free {
                 return None;
             }
             self.retry_at = None;
@@ -459,21 +460,21 @@ impl Service {
             }
             return self.next_inspection(now);
         }
-        if leased && let Some((name, remedy)) = self.remedy_due(now) {
+        if is_free && let Some((name, remedy)) = self.remedy_due(now) {
             match remedy {
                 Remedy::Restart { id } => return Some(self.begin_restart(name, id, now)),
                 Remedy::Recreate { compose_service } => {
                     self.begin_renewal(&name, compose_service, now);
-                    return self.next(now, leased);
+                    return self.next(now);
                 }
             }
         }
-        if leased
+        if is_free
             && self.restarting.is_empty()
             && let Some(cause) = self.wanted.take()
             && self.begin(cause, now)
         {
-            return self.next(now, leased);
+            return self.next(now);
         }
         if self.recheck_at.take_if(|at| *at <= now).is_some() {
             self.check_due |= self.can_check();
@@ -520,20 +521,21 @@ impl Service {
         self.inspect_at = None;
         let members = self.members()?;
         self.inspecting = true;
-        Some(Action::Inspect { generation: self.generation, members })
+        Some(Action::Inspect { generation: self.inspection_generation(), members })
     }
 
     /// When it wants to be asked again without any new fact.
-    pub fn wake_at(&self, now: Timestamp, leased: bool) -> Option<Timestamp> {
+    pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_free = !self.project.is_busy;
         let inspect_at = self.inspect_at.filter(|_| !self.inspecting);
         match &self.durable.deployment {
             None => {
                 let heal_at = self.next_remedy().map(|(at, ..)| at);
-                // One that is due and has to wait for its project is woken by getting it.
-                let heal_at = heal_at.filter(|at| leased || *at > now);
+                // One that is due and has to wait for its project is woken by its being free.
+                let heal_at = heal_at.filter(|at| is_free || *at > now);
                 [inspect_at, heal_at, self.recheck_at].into_iter().flatten().min()
             }
-            Some(_) if self.stepping || !leased => None,
+            Some(_) if self.stepping || !is_free => None,
             Some(_) => self.retry_at.or(inspect_at),
         }
     }

@@ -23,7 +23,6 @@ impl Service {
     pub(super) fn inspected(
         &mut self,
         result: Result<Vec<Container>, EngineError>,
-        meddled: bool,
         now: Timestamp,
         entries: &mut Vec<AuditEntry>,
     ) {
@@ -79,7 +78,8 @@ impl Service {
                 Some(Outcome::Failed(failure)) => self.failed(failure, String::new(), now),
             }
         }
-        if self.durable.deployment.is_none() && !meddled {
+        // While another service works on the project, how the containers are is its business.
+        if self.durable.deployment.is_none() && !self.project.is_busy {
             self.heal(&containers, now, entries);
         }
         self.containers = Some(containers);
@@ -316,13 +316,14 @@ impl Service {
 
     /// What a look says about the containers' health, and what follows from it.
     fn heal(&mut self, containers: &[Container], now: Timestamp, entries: &mut Vec<AuditEntry>) {
+        let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
         durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         let stops = heal::Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
         let ends = heal::Ends { told: &self.exits, stops };
         let restart_states = &mut durable.restart_states;
-        let found = self.healer.look(restart_states, containers, ends, &self.restarting, &self.config, now);
+        let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);
         durable.totals.failures += found.failures;
         entries.extend(found.entries);
         if let Some(at) = found.inspect_at {

@@ -9,7 +9,7 @@ use evenkeel_common::wire::{
 use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
-use crate::model::image::{Digest, Reference};
+use crate::model::image::Digest;
 use crate::model::{Container, HealthState, NetworkOwner, State};
 use crate::ports::PullProgress;
 
@@ -35,8 +35,6 @@ pub struct Snapshot {
     pub polled: bool,
     /// Blocked digest per image as configured.
     pub blocked: BTreeMap<String, Digest>,
-    /// The same in normal form, for the other services of the project.
-    pub blocked_references: Vec<(Reference, Digest)>,
     /// Not-found digest per image as configured.
     pub not_found: BTreeMap<String, Digest>,
     /// Full IDs of the containers that can be measured.
@@ -137,13 +135,6 @@ impl Service {
             runtimes: containers.unwrap_or_default().iter().map(Runtime::of).collect(),
             polled: config.is_polled(),
             blocked: durable.blocked.clone(),
-            blocked_references: config
-                .images
-                .iter()
-                .filter_map(|image| {
-                    Some((image.reference.clone(), durable.blocked.get(&image.configured)?.clone()))
-                })
-                .collect(),
             not_found: durable.not_found.clone(),
             running: self.running().map(|container| container.id.clone()).collect(),
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
@@ -388,7 +379,6 @@ mod tests {
             runtimes: Vec::new(),
             polled: true,
             blocked: BTreeMap::new(),
-            blocked_references: Vec::new(),
             not_found: BTreeMap::new(),
             running: Vec::new(),
             network_owners: BTreeSet::new(),

@@ -4,6 +4,7 @@ mod heal;
 mod managed;
 mod network;
 mod scope;
+mod siblings;
 mod truth;
 mod update;
 
@@ -85,9 +86,13 @@ impl Story {
     }
 
     fn look(&mut self, containers: &[&Container]) -> &mut Self {
-        let generation = self.service.generation;
+        let generation = self.service.inspection_generation();
         let result = Ok(containers.iter().map(|c| (*c).clone()).collect());
-        self.input(Input::Inspected { generation, meddled: false, result })
+        self.input(Input::Inspected { generation, result })
+    }
+
+    fn sibling_ends(&mut self) {
+        self.service.sibling_ends(self.now);
     }
 
     fn event(&mut self, id: &str, what: EventKind) -> &mut Self {
@@ -103,7 +108,7 @@ impl Story {
     /// The next action that is more than reading.
     fn act(&mut self) -> Option<Action> {
         loop {
-            let action = self.service.next(self.now, true);
+            let action = self.service.next(self.now);
             let said = self.service.take_unsaid();
             self.said.extend(said);
             match action {
@@ -279,9 +284,9 @@ fn what_is_stuck_is_forced_without_waiting_for_a_cycle_that_is_hours_away() {
     let seen = || observed('1', &[local("sha256:one", &['1'])], &[&created]);
     story.check(seen());
     assert_eq!(story.act(), None);
-    assert_eq!(story.service.wake_at(story.now, true), story.seconds(10));
+    assert_eq!(story.service.wake_at(story.now), story.seconds(10));
     story.at(10);
-    assert!(matches!(story.service.next(story.now, true), Some(Action::Check { .. })), "by itself");
+    assert!(matches!(story.service.next(story.now), Some(Action::Check { .. })), "by itself");
     story.check(seen());
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { down: false, .. }))));
 }
@@ -556,7 +561,7 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
             containers: vec![sick.clone()],
         };
         story.input(Input::Stepped(up()));
-        let look = story.service.next(story.now, true);
+        let look = story.service.next(story.now);
         let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
         assert_eq!(members, Members::Project(expected.into()));
         story.at(60).look(&[&sick]);

@@ -1,9 +1,9 @@
 //! Starts the workers, and on SIGHUP brings them in line with the file as it is then (DECISIONS 2).
 //!
-//! A service whose configuration is the same is not touched. One that changed ends as at a shutdown: a step under way
-//! gets its time, what is left of a deployment stays in the journal. It begins again from there, under its new
-//! configuration, but in the project that the journal names. One that went away ends its deployment first; a service
-//! that takes its place in the project has to wait that long.
+//! A service whose configuration is the same is not touched. One that changed goes on under its new configuration as
+//! after a restart: a step under way gets its time, and what is left of a deployment is taken up again, in the project
+//! that the journal names; then it moves to the project that it is configured for. One that went away ends its
+//! deployment first; a service that takes its place in the project has to wait that long.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,8 +24,9 @@ use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, Servi
 use crate::model::text;
 use crate::ports::{Registry, Urgency};
 use crate::project::cycle::Cycle;
+use crate::project::placement::Placement;
 use crate::project::services::Workers;
-use crate::project::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
+use crate::project::worker::{Command, Handle, Member, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
 use crate::service::deploy::Deployment;
@@ -56,15 +57,10 @@ pub struct Reloader {
     /// Warnings of the start that stay true.
     notices: Vec<String>,
     tasks: TaskSet,
-    running: HashMap<String, Running>,
+    placement: Placement,
+    /// The doors to all services, those that are configured no more too.
+    doors: HashMap<String, Handle>,
     stop: CancellationToken,
-}
-
-/// A worker's task.
-struct Running {
-    stop: CancellationToken,
-    /// Its other end is dropped with the task.
-    ended: oneshot::Receiver<()>,
 }
 
 /// What the workers and their configuration come from.
@@ -96,6 +92,8 @@ impl Reloader {
     ) -> Self {
         let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
         let services = active.config.services.clone();
+        let tasks = TaskSet::new();
+        let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
         let mut this = Self {
             world,
             source: origin.source,
@@ -107,18 +105,23 @@ impl Reloader {
             workers: watch::Sender::new(Workers::from([])),
             active: watch::Sender::new(active),
             notices: Vec::new(),
-            tasks: TaskSet::new(),
-            running: HashMap::new(),
+            tasks,
+            placement,
+            doors: HashMap::new(),
             stop,
         };
         for notice in notices {
             this.notice(notice);
         }
-        this.end_orphans(&services, recall).await;
+        let mut members = this.orphans(&services, recall).await;
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
-            handles.push(this.begin(service, Some(recall)).await);
+            let (member, handle) = this.begin(service, Some(recall)).await;
+            members.push(member);
+            handles.push(handle);
         }
+        // All at once, so that a deployment under way has its project before any other service.
+        this.placement.place(members);
         this.workers.send_replace(handles.into());
         let warnings = [&this.notices[..], &this.active.borrow().config.warnings[..]].concat();
         this.active.send_modify(|active| active.warnings = Arc::new(warnings));
@@ -202,44 +205,40 @@ impl Reloader {
         }
 
         let before = self.workers.borrow().clone();
-        let stays = |handle: &Handle| config.services.iter().any(|service| *service == *handle.config);
         let wanted = |name: &str| config.services.iter().any(|service| service.name == name);
-        let leaving: Vec<String> =
-            before.iter().filter(|h| !stays(h)).map(|handle| handle.config.name.clone()).collect();
-        let (changed, removed): (Vec<String>, Vec<String>) =
-            leaving.into_iter().partition(|name| wanted(name));
+        let removed: Vec<String> =
+            before.iter().map(|h| h.config.name.clone()).filter(|name| !wanted(name)).collect();
+        // Those that change answer until they have changed.
         self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
-        let mut ending = changed.clone();
         for name in &removed {
             if retire(&before, name).await {
                 notes.push(format!("{name} is in the middle of a deployment, and goes when that is over"));
-            } else {
-                ending.push(name.clone());
             }
         }
-        self.end(ending.iter()).await;
-        if self.stop.is_cancelled() {
-            return Ok(());
-        }
-
-        let mut added = Vec::new();
+        let (mut added, mut changed) = (Vec::new(), Vec::new());
         let mut fresh = Vec::new();
+        let mut members = Vec::new();
         let mut handles = Vec::with_capacity(config.services.len());
         for service in &config.services {
-            let same = before.iter().find(|handle| *handle.config == *service).cloned();
-            if let Some(handle) = same {
-                handles.push(handle);
+            if let Some(handle) = before.iter().find(|handle| *handle.config == *service) {
+                handles.push(handle.clone());
                 continue;
             }
-            if !changed.contains(&service.name) {
-                added.push(service.name.clone());
-            }
-            // One that was removed before may still have a deployment to end.
-            self.end(std::iter::once(&service.name)).await;
-            let handle = self.begin(service.clone(), None).await;
+            let is_known = before.iter().any(|handle| handle.config.name == service.name);
+            if is_known { &mut changed } else { &mut added }.push(service.name.clone());
+            let handle = match self.reconfigure(service).await {
+                Some(handle) => handle,
+                None if self.stop.is_cancelled() => return Ok(()),
+                None => {
+                    let (member, handle) = self.begin(service.clone(), None).await;
+                    members.push(member);
+                    handle
+                }
+            };
             fresh.push(handle.clone());
             handles.push(handle);
         }
+        self.placement.place(members);
         self.workers.send_replace(handles.into());
 
         let untouched = config.services.len() - fresh.len();
@@ -286,28 +285,27 @@ impl Reloader {
         }
     }
 
-    /// Ends workers and waits for them.
-    async fn end(&mut self, names: impl Iterator<Item = &String>) {
-        let ending: Vec<Running> = names.filter_map(|name| self.running.remove(name)).collect();
-        for worker in &ending {
-            worker.stop.cancel();
-        }
-        for worker in ending {
-            // Nothing is ever sent: it ends with the task.
-            let _ = worker.ended.await;
-        }
+    /// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
+    async fn reconfigure(&mut self, service: &ServiceConfig) -> Option<Handle> {
+        let door = self.doors.get_mut(&service.name)?;
+        let config = Arc::new(service.clone());
+        let (reply, answer) = oneshot::channel();
+        door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+        answer.await.ok()?;
+        door.config = config;
+        Some(door.clone())
     }
 
-    /// Lets the deployments end that services have left which are configured no more. They come before the others,
-    /// so that they have their projects first.
-    async fn end_orphans(&mut self, services: &[ServiceConfig], recall: Recall<'_>) {
+    /// Services that are configured no more and have left a deployment, which has to end.
+    async fn orphans(&mut self, services: &[ServiceConfig], recall: Recall<'_>) -> Vec<Member> {
         let rows = match self.world.store.scan(&state_key("")).await {
             Ok(rows) => rows,
             Err(error) => {
                 self.notices.push(format!("the state of former services can't be read: {error}"));
-                return;
+                return Vec::new();
             }
         };
+        let mut members = Vec::new();
         for (key, row) in rows {
             let Some(name) = key.strip_prefix(&state_key("")) else { continue };
             let known = services.iter().any(|service| service.name == name);
@@ -315,37 +313,26 @@ impl Reloader {
             if let Some(deployment) = durable.deployment.filter(|_| !known)
                 && let Some(service) = former(name, &deployment)
             {
-                let handle = self.begin(service, Some(recall)).await;
+                let (member, handle) = self.begin(service, Some(recall)).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
+                members.push(member);
             }
         }
+        members
     }
 
-    /// Starts a worker as it was left.
-    async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> Handle {
-        let name = service.name.clone();
-        let durable = self.restore(&name).await;
+    /// A service as it was left, which is still to be placed.
+    async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> (Member, Handle) {
+        let durable = self.restore(&service.name).await;
         if let Some(recall) = recall {
             recall(&durable.said);
         }
-        let everyone = self.workers.subscribe();
-        let elsewhere: BlockedElsewhere =
-            Arc::new(move |project, name| blocked_elsewhere(&everyone.borrow().clone(), project, name));
         let reason_to_start = if recall.is_some() { StartReason::Start } else { StartReason::Reload };
-        let (mut worker, handle) =
-            Worker::new(Arc::new(service), durable, self.world.clone(), elsewhere, reason_to_start);
-        let stop = self.stop.child_token();
-        let (end, ended) = oneshot::channel::<()>();
-        let stopped = stop.clone();
-        self.tasks.spawn(format!("service {name}"), async move {
-            worker.run(stopped).await;
-            // Its lease has ended, too, when its end is told.
-            drop(worker);
-            drop(end);
-        });
-        self.running.insert(name, Running { stop, ended });
-        handle
+        let (member, handle) = Member::new(Arc::new(service), durable, self.world.clone(), reason_to_start);
+        self.doors.retain(|_, door| !door.inbox.is_closed());
+        self.doors.insert(handle.config.name.clone(), handle.clone());
+        (member, handle)
     }
 
     /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
@@ -451,16 +438,4 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
         keep("state.path", &old.state_path, &mut new.state_path),
     ];
     kept.into_iter().flatten().collect()
-}
-
-/// What is blocked in a project by services other than `name`, as they show it now.
-fn blocked_elsewhere(
-    everyone: &[Handle],
-    project: &str,
-    name: &str,
-) -> Vec<(crate::model::image::Reference, crate::model::image::Digest)> {
-    let others = everyone.iter().filter(|handle| {
-        handle.config.compose_project.as_deref() == Some(project) && handle.config.name != name
-    });
-    others.flat_map(|handle| handle.snapshot.borrow().blocked_references.clone()).collect()
 }

@@ -101,8 +101,8 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
     let before = fake.durable(&state_key("shop")).await;
     assert_eq!(before.blocked.len(), 1);
     let world = tasks::world(&fake, Arc::new(fake.clone()));
-    let (mut worker, handle) =
-        Worker::new(config.clone(), before.clone(), world, Arc::new(|_, _| Vec::new()), StartReason::Start);
+    let (member, handle) = Member::new(config.clone(), before.clone(), world.clone(), StartReason::Start);
+    let tasks = run(&world, vec![member]);
     let ask = async || {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Request(ServiceRequest::Unblock, reply)).is_ok());
@@ -118,9 +118,8 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(ask().await, Ok(ServiceReply::Unblocked));
     };
-    let never = CancellationToken::new();
     tokio::select! {
-        () = worker.run(never.clone()) => unreachable!("nobody stops it"),
+        () = tasks.panicked() => panic!("a worker panicked"),
         () = script => {}
     }
 }

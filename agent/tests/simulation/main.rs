@@ -3,6 +3,7 @@
 
 mod disk;
 mod images;
+mod projects;
 mod tasks;
 mod world;
 
@@ -13,11 +14,13 @@ use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
 use evenkeel_agent::model::image::Reference;
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
-use evenkeel_agent::project::worker::{Command, Handle, Projects, Worker, World, state_key};
+use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::{Boot, StartReason};
 use evenkeel_agent::service::input::{Input, ServiceRequest};
 use evenkeel_agent::service::unsaid;
 use evenkeel_common::clock::TokioClock;
+use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::Kind;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -79,36 +82,35 @@ async fn live_together(
         clock: fake.clock(),
         record: Arc::new(move |entry| recorder.record(entry)),
         deployed: Arc::new(|_, _| {}),
-        projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
     };
-    let mut services = Vec::new();
+    let (mut members, mut handles) = (Vec::new(), Vec::new());
     for config in configs {
         let durable = fake.durable(&state_key(&config.name)).await;
         for entry in unsaid(&durable.said, &fake.entries()) {
             fake.record(entry);
         }
-        let (mut worker, handle) = Worker::new(
-            config.clone(),
-            durable,
-            world.clone(),
-            Arc::new(|_, _| Vec::new()),
-            StartReason::Start,
-        );
-        let world = world.clone();
-        services.push(async move {
-            let never = CancellationToken::new();
-            tokio::select! {
-                () = worker.run(never.clone()) => unreachable!("the worker runs until it is stopped"),
-                () = polls(&handle, &world, script) => unreachable!("polling never ends"),
-            }
-        });
+        let (member, handle) = Member::new(config.clone(), durable, world.clone(), StartReason::Start);
+        members.push(member);
+        handles.push(handle);
     }
-    tokio::select! {
-        _ = futures_util::future::join_all(services) => unreachable!("none of them ends"),
+    let tasks = run(&world, members);
+    let scripts = handles.iter().map(|handle| polls(handle, &world, script));
+    let lived = tokio::select! {
+        _ = futures_util::future::join_all(scripts) => unreachable!("polling never ends"),
+        () = tasks.panicked() => panic!("a worker panicked"),
         () = fake.crash.notified() => false,
         () = tokio::time::sleep(for_time) => true,
-    }
+    };
+    tasks.finish(Duration::ZERO).await;
+    lived
+}
+
+/// Lets these services work, each in its project's worker.
+fn run(world: &World, members: Vec<Member>) -> TaskSet {
+    let tasks = TaskSet::new();
+    Placement::new(world.clock.clone(), tasks.clone(), CancellationToken::new()).place(members);
+    tasks
 }
 
 #[derive(Clone, Copy, PartialEq)]

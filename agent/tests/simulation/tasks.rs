@@ -50,22 +50,20 @@ pub(crate) fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
         compose: Arc::new(fake.clone()),
         store,
         clock: fake.clock(),
-        record: Arc::new(|_| {}),
+        record: {
+            let recorder = fake.clone();
+            Arc::new(move |entry| recorder.record(entry))
+        },
         deployed: Arc::new(|_, _| {}),
-        projects: Projects::default(),
         boot: Boot { now: "one".into(), before: "one".into() },
     }
 }
 
-fn worker(name: &str, world: &World) -> (Worker, Handle) {
-    let config = ServiceConfig { name: name.into(), ..(*config(&[WEB])).clone() };
-    Worker::new(
-        Arc::new(config),
-        Durable::default(),
-        world.clone(),
-        Arc::new(|_, _| Vec::new()),
-        StartReason::Start,
-    )
+/// A service with a project of its own.
+fn member(name: &str, world: &World) -> (Member, Handle) {
+    let compose_project = Some(name.to_owned());
+    let config = ServiceConfig { name: name.into(), compose_project, ..(*config(&[WEB])).clone() };
+    Member::new(Arc::new(config), Durable::default(), world.clone(), StartReason::Start)
 }
 
 fn services(handles: &[Handle]) -> Arc<Services> {
@@ -105,8 +103,10 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     let manager = Arc::new(ServiceManager::new(&|_| Some(format!("@{name}").into())));
     let fake = new_world();
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
-    let (mut hanging, door) = worker("hanging", &world(&fake, disk.clone()));
-    let (mut lively, other_door) = worker("lively", &world(&fake, Arc::new(fake.clone())));
+    let on_disk = world(&fake, disk.clone());
+    let (hanging, door) = member("hanging", &on_disk);
+    let (lively, other_door) = member("lively", &world(&fake, Arc::new(fake.clone())));
+    let tasks = run(&on_disk, vec![hanging, lively]);
     let (stop, both) = (CancellationToken::new(), services(&[door.clone(), other_door]));
     let signs_of_life = watchdog_loop(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
     let script = async {
@@ -130,11 +130,9 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
         assert!(signs(ear.heard()) >= 1);
         stop.cancel();
     };
-    let never = CancellationToken::new();
     tokio::select! {
         ((), ()) = async { tokio::join!(signs_of_life, script) } => {}
-        () = hanging.run(never.clone()) => unreachable!("nobody stops it"),
-        () = lively.run(never.clone()) => unreachable!("nobody stops it"),
+        () = tasks.panicked() => panic!("a worker panicked"),
     }
     // A sign that was due at the same time may come before it.
     assert_eq!(ear.heard().last().map(String::as_str), Some("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n"));
@@ -167,8 +165,8 @@ impl Stand {
 async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
     let fake = new_world();
     let world = world(&fake, Arc::new(fake.clone()));
-    // Its worker does not run: the test has the inbox, and answers nothing.
-    let (_worker, handle) = worker("shop", &world);
+    // It has no worker: the test has the inbox, and answers nothing.
+    let (_member, handle) = member("shop", &world);
     let (sender, inbox) = mpsc::unbounded_channel();
     let door = Handle { inbox: sender, ..handle };
     let (poller, pushes) = RegistryEvents::new(services(&[door]), world.registry.clone());
@@ -219,7 +217,8 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         fake.compose_service("web", &reference(WEB));
         fake.operator_up();
         let world = world(&fake, Arc::new(fake.clone()));
-        let (mut worker, handle) = worker("shop", &world);
+        let (member, handle) = member("shop", &world);
+        let tasks = run(&world, vec![member]);
         let mut shown = handle.snapshot.clone();
         let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();
@@ -232,7 +231,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         };
         tokio::select! {
             () = poller.run(stop.clone()) => unreachable!("nobody stops it"),
-            () = worker.run(stop.clone()) => unreachable!("nobody stops it"),
+            () = tasks.panicked() => panic!("a worker panicked"),
             result = script => assert!(result.is_ok(), "not seen: {late:?} late"),
         }
     }

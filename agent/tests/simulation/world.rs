@@ -1,7 +1,7 @@
 //! A world in memory: engine, registry and compose with scripted images, in virtual time, in which the agent can
 //! be killed before and after every single call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -75,6 +75,11 @@ struct Inner {
     violations: Vec<String>,
     pub_ups: usize,
     restarts: usize,
+    /// Calls under way that change the project.
+    changing: usize,
+    /// Projects that compose brought up, and those whose containers were asked for.
+    brought_up: BTreeSet<String>,
+    asked: HashSet<Members>,
     /// Whether the next write of the state fails.
     refuses_write: Option<Box<dyn FnMut() -> bool + Send>>,
     entries: Vec<AuditEntry>,
@@ -386,8 +391,9 @@ impl Engine for FakeWorld {
         self.call(|_, _| Ok(())).await
     }
 
-    async fn containers(&self, _: &Members) -> Result<Vec<Container>, EngineError> {
+    async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
         self.call(|inner, now| {
+            inner.asked.insert(members.clone());
             if inner.prune_always {
                 inner.prune();
             }
@@ -477,6 +483,10 @@ impl Engine for FakeWorld {
     }
 
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        if self.deployments().await > 0 {
+            self.lock().violations.push("a container is restarted in the middle of a deployment".to_owned());
+        }
+        let _changing = Changing::begin(self);
         self.call(|inner, now| {
             inner.restarts += 1;
             for found in inner.containers.iter_mut().filter(|c| c.id == container) {
@@ -538,7 +548,15 @@ impl Compose for FakeWorld {
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
-    async fn up(&self, _: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
+    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
+        if self.deployments().await > 1 {
+            self.lock().violations.push("two services deploy at once".to_owned());
+        }
+        let changing = Changing::begin(self);
+        if changing.is_second {
+            self.lock().violations.push("compose up while something else changes the project".to_owned());
+        }
+        self.lock().brought_up.insert(project.name.clone());
         let failed = |cause: &str| ComposeError { cause: cause.to_owned(), output: cause.to_owned() };
         self.point().await;
         let services = {
@@ -575,7 +593,50 @@ impl Compose for FakeWorld {
     }
 }
 
+/// A call that changes the project; over when it is dropped, be it by a kill.
+struct Changing {
+    fake: FakeWorld,
+    /// There is another one.
+    is_second: bool,
+}
+
+impl Changing {
+    fn begin(fake: &FakeWorld) -> Self {
+        let mut inner = fake.lock();
+        inner.changing += 1;
+        Self { is_second: inner.changing > 1, fake: fake.clone() }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.fake.lock().changing -= 1;
+    }
+}
+
 impl FakeWorld {
+    pub(crate) fn projects_brought_up(&self) -> BTreeSet<String> {
+        self.lock().brought_up.clone()
+    }
+
+    /// Whose containers were asked for.
+    pub(crate) fn asked(&self) -> HashSet<Members> {
+        self.lock().asked.clone()
+    }
+
+    pub(crate) fn forget_asked(&self) {
+        self.lock().asked.clear();
+    }
+
+    /// Deployments under way, as the journal has them.
+    async fn deployments(&self) -> usize {
+        let rows = self.store.scan("service/").await.expect("memory");
+        rows.iter()
+            .filter_map(|(_, row)| serde_json::from_slice::<evenkeel_agent::service::Durable>(row).ok())
+            .filter(|durable| durable.deployment.is_some())
+            .count()
+    }
+
     /// Digests that the durable state says are blocked.
     async fn blocked_now(&self) -> Vec<Digest> {
         let rows = self.store.scan("service/").await.expect("memory");

@@ -193,7 +193,7 @@ fn the_cooldown_is_kept_and_acted_on_when_it_ends() {
     story.at(8).look(&[&fresh]);
     assert_eq!(story.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
     assert_eq!(story.restarts(), [""; 0]);
-    let wake = story.service.wake_at(story.now, true).unwrap();
+    let wake = story.service.wake_at(story.now).unwrap();
     assert_eq!(Some(wake), story.seconds(60), "the end of the cooldown, not the next event");
     assert_eq!(story.at(60).restarts(), ["a"]);
 }
@@ -296,7 +296,7 @@ fn a_healer_that_restarts_as_many_as_it_may_waits_until_one_is_done() {
         begun.push(name);
     }
     assert_eq!(begun.len(), 8);
-    let wake = story.service.wake_at(story.now, true);
+    let wake = story.service.wake_at(story.now);
     assert!(wake.is_none_or(|at| at > story.now), "it would turn round and round: {wake:?}");
     story.input(Input::Restarted { name: begun.remove(0), result: Ok(()) }).look(&down);
     assert!(matches!(story.act(), Some(Action::Restart { .. })));
@@ -456,7 +456,7 @@ fn a_restart_that_helped_for_long_is_no_failure_when_it_falls_ill_again() {
     for _ in 0..10 {
         story.at(second).look(&[&sick]);
         let well = restarted_and_well(&mut story, second);
-        let wake = story.service.wake_at(story.now, true).unwrap();
+        let wake = story.service.wake_at(story.now).unwrap();
         // A cooldown, and what its health check takes to notice that it is unwell.
         assert_eq!(wake, story.now + Duration::from_mins(1) + well.health_timing.unwrap().budget());
         sick.started_at = well.started_at;
@@ -513,15 +513,15 @@ fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
 fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_illness() {
     let mut story = Story::of(config());
     let (sick, down) = (with_health("a", HealthState::Unhealthy), exited("b", 1));
-    let generation = story.service.generation;
+    story.service.sibling_begins();
     for second in [0, 10, 20] {
-        let result = Ok(vec![sick.clone(), down.clone()]);
-        story.at(second).input(Input::Inspected { generation, meddled: true, result });
+        story.at(second).look(&[&sick, &down]);
         assert_eq!(story.restarts(), [""; 0]);
     }
     assert_eq!(story.kinds(), []);
     assert_eq!(story.status(), StatusValue::Unhealthy, "it is shown all the same");
-    story.at(30).look(&[&sick, &down]);
+    story.at(30).sibling_ends();
+    story.look(&[&sick, &down]);
     assert_eq!(story.kinds(), [Kind::UNHEALTHY], "the other one may still be about to be started");
 }
 

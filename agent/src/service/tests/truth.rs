@@ -106,7 +106,7 @@ fn the_first_part_of_a_check_tells_no_fault_and_the_rest_does() {
         beside_a_silent_registry(seen, why, "sha256:db")
     };
     story.service.ask(ServiceRequest::Check, story.now);
-    assert!(matches!(story.service.next(story.now, true), Some(Action::Check { asked: true, .. })));
+    assert!(matches!(story.service.next(story.now), Some(Action::Check { asked: true, .. })));
     let generation = story.service.generation;
     let result = Ok(seen(&Unanswered::Pending));
     story.input(Input::Checked { generation, asked: true, result });
@@ -162,7 +162,7 @@ fn the_digest_follows_a_redeploy_also_where_nothing_else_is_checked() {
     assert_eq!(story.record().images.unwrap()[0].digest, digest('2').to_string());
     assert!(matches!(story.act(), Some(Action::Step(Step::Unpin { .. }))));
     story.input(Input::Stepped(StepResult::Unpinned));
-    let next = story.service.next(story.now, true);
+    let next = story.service.next(story.now);
     assert!(matches!(next, Some(Action::Check { images: false, .. })), "sizes are read once more: {next:?}");
 }
 

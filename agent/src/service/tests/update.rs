@@ -168,7 +168,7 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
         }]
     };
     // In the journal before any tag is moved, so that a restart in between puts them back.
-    let step = story.service.next(story.now, true);
+    let step = story.service.next(story.now);
     assert!(matches!(step, Some(Action::Step(Step::ReadTags { .. }))), "{step:?}");
     let displaced = held_on("db1");
     story.input(Input::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
@@ -327,4 +327,47 @@ fn the_black_box_is_that_of_the_container_that_failed_and_not_of_one_that_waits_
     story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![waits, ill] });
     let evidence = story.act();
     assert_eq!(evidence, Some(Action::Step(Step::Diagnose { container: "web-2".into() })));
+}
+
+/// A project that was stopped, and that version 2 could not be brought up in: what compose left of it.
+fn fails_to_start_what_was_stopped(left: &Container) -> Story {
+    let mut story = Story::of(config());
+    let stopped = Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) };
+    let mut seen = observed('2', &[v1()], &[&stopped]);
+    seen.images[0].running.clear();
+    story.check(seen);
+    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    story.takes_step(StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    let error = ComposeError { cause: "exec: no such file".into(), output: String::new() };
+    let containers = vec![left.clone()];
+    story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers });
+    story
+}
+
+#[test]
+fn an_image_that_a_stopped_project_can_not_be_started_on_is_blocked_and_the_one_before_is_started() {
+    let half_made = Container {
+        state: State::Created,
+        error: "exec: no such file".into(),
+        started_at: None,
+        ..on("web", IMAGE, "v2", 2)
+    };
+    let mut story = fails_to_start_what_was_stopped(&half_made);
+    assert!(story.is_blocked(), "{:?}", story.said);
+    let back = on("web", IMAGE, "v1", 3);
+    let Step::Start { tags, .. } = story.goes_back(&[&back]) else { panic!("nothing is brought up") };
+    assert_eq!(tags[0].1.id, ImageId("sha256:v1".into()));
+    story.at(20).look(&[&back]);
+    assert_eq!(story.last().event, Kind::ROLLED_BACK, "{:?}", story.said);
+    story.takes_step(StepResult::Unpinned);
+    story.at(30).check(observed('2', &[v1()], &[&back]));
+    assert_eq!(story.act(), None, "it is not tried again");
+}
+
+#[test]
+fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blocked() {
+    let stopped = Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) };
+    let mut story = fails_to_start_what_was_stopped(&stopped);
+    assert_eq!((story.kinds(), story.is_blocked()), (vec![Kind::ERROR], false));
+    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
 }

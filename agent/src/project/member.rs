@@ -1,0 +1,515 @@
+//! One service in the worker of its project: what it is told, what it decides, and what of that is under way outside.
+//!
+//! The order is the point. A decision is made on a draft; the draft's state, with the entries in it, is written in one
+//! go; only then it replaces the service, its entries are recorded, and its action begins. A write that fails changes
+//! nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A service that is killed
+//! anywhere begins again from what was made durable.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use evenkeel_common::store::StoreError;
+use evenkeel_common::wire::AuditEntry;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::ServiceConfig;
+use crate::ports::{PullProgress, Urgency};
+use crate::service::action::Action;
+use crate::service::boot::StartReason;
+use crate::service::input::{CheckFault, Input, Observation};
+use crate::service::outcome::Ended;
+use crate::service::{Durable, Service};
+
+use super::cycle::Cycle;
+use super::observe::Check;
+use super::perform;
+use super::worker::{CheckEnd, Command, Handle, ProjectKey, World, state_key};
+
+/// Time that a step under way gets when the service has to end or changes; what is longer is left to the journal.
+const STOP_GRACE: Duration = Duration::from_secs(20);
+/// Time between two tries to write the state down.
+const SAVE_RETRY: Duration = Duration::from_secs(2);
+/// Events that wait while the state can't be written; beyond that the oldest are lost, as in a gap of the stream.
+const MAX_HELD: usize = 256;
+/// How long what does not depend on a registry waits for it.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a pull's progress is shown.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// What ended outside.
+enum Done {
+    Input(Input),
+    /// A part of a check, and how it goes on.
+    Part(Input, BoxFuture<'static, Done>),
+}
+
+/// Something that a member must take in.
+pub(super) struct Event(Woken);
+
+enum Woken {
+    Done(Done),
+    /// `None`: nobody is left who could tell it anything.
+    Command(Option<Command>),
+}
+
+impl Event {
+    /// What a check has seen, if this is the end of one.
+    pub(super) fn observation_mut(&mut self) -> Option<&mut Observation> {
+        match &mut self.0 {
+            Woken::Done(Done::Input(input) | Done::Part(input, _)) => match input {
+                Input::Checked { result: Ok(observation), .. } => Some(observation),
+                _ => None,
+            },
+            Woken::Command(_) => None,
+        }
+    }
+}
+
+/// What becomes of a service.
+enum Lifecycle {
+    /// It stays as it is.
+    Active,
+    /// It is configured no more, and goes when no deployment is under way.
+    Retiring,
+    /// It goes on under another configuration as soon as no step is under way, at the latest at this time.
+    Changing(Arc<ServiceConfig>, oneshot::Sender<()>, Instant),
+    /// The program stops: it goes as soon as no step is under way, at the latest at this time.
+    Stopping(Instant),
+    /// Nobody can reach it any more.
+    Over,
+}
+
+/// One service in its project's worker.
+pub struct Member {
+    pub(super) service: Service,
+    /// There is something new to be acted on.
+    is_touched: bool,
+    /// There may be something new to be shown.
+    is_stale: bool,
+    world: World,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    snapshot: watch::Sender<Arc<crate::service::status::Snapshot>>,
+    running: FuturesUnordered<BoxFuture<'static, Done>>,
+    pulled: Arc<watch::Sender<PullProgress>>,
+    lifecycle: Lifecycle,
+    cycle: Option<Arc<Cycle>>,
+    waiting: Vec<oneshot::Sender<CheckEnd>>,
+    saved: Durable,
+    /// The last write failed: why, and when the next one is tried.
+    failed: Option<(StoreError, Instant)>,
+    /// Facts that could not be decided on yet, because what follows from them could not be written.
+    held: VecDeque<Input>,
+    /// Entries of the service's first state, until that is written.
+    said_first: Vec<AuditEntry>,
+}
+
+impl Member {
+    /// A service as it was left (`durable`), and the door to it.
+    pub fn new(
+        config: Arc<ServiceConfig>,
+        durable: Durable,
+        world: World,
+        reason_to_start: StartReason,
+    ) -> (Self, Handle) {
+        let saved = durable.clone();
+        let (service, said_first) =
+            Service::new(config.clone(), durable, world.boot.clone(), reason_to_start, world.clock.now());
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(PullProgress::default())));
+        let member = Self {
+            service,
+            is_touched: true,
+            is_stale: true,
+            world,
+            inbox,
+            snapshot,
+            running: FuturesUnordered::new(),
+            pulled: Arc::new(watch::Sender::new(PullProgress::default())),
+            lifecycle: Lifecycle::Active,
+            cycle: None,
+            waiting: Vec::new(),
+            saved,
+            failed: None,
+            held: VecDeque::new(),
+            said_first,
+        };
+        (member, Handle { config, inbox: sender, snapshot: shown })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.service.config().name
+    }
+
+    /// The project that it has to work on: that of a deployment under way, or the configured one.
+    pub(super) fn home(&self) -> ProjectKey {
+        ProjectKey::of(self.service.project_name(), self.name())
+    }
+
+    /// Whether it is one of the services as they are configured.
+    pub(super) fn is_configured(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Changing(..))
+    }
+
+    /// Whether it has to go now.
+    pub(super) fn is_leaving(&self) -> bool {
+        match &self.lifecycle {
+            Lifecycle::Active | Lifecycle::Changing(..) => false,
+            Lifecycle::Retiring => self.service.durable().deployment.is_none(),
+            Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
+            Lifecycle::Over => true,
+        }
+    }
+
+    fn may_be_interrupted(&self, at: Instant) -> bool {
+        !self.service.is_stepping() || Instant::now() >= at
+    }
+
+    /// The program stops. Whoever still asks is told at once that nobody answers any more.
+    pub(super) fn stop(&mut self) {
+        self.lifecycle = Lifecycle::Stopping(Instant::now() + STOP_GRACE);
+        self.inbox.close();
+        while self.inbox.try_recv().is_ok() {}
+    }
+
+    /// Writes down how it was.
+    pub(super) async fn leave(mut self, now: Timestamp) {
+        if self.service.is_stepping() {
+            tracing::warn!("a step of the deployment is still under way; the next start takes it up");
+        }
+        let mut draft = self.service.clone();
+        draft.on_shutdown();
+        if let Err(error) = self.commit(draft, Vec::new(), now).await {
+            tracing::error!(service = self.name(), %error, "the last state could not be written");
+        }
+    }
+
+    /// Takes over another configuration if it is time for that; whether it has. What was under way is left as it would
+    /// be at the end of the program, and taken up again.
+    pub(super) fn changes(&mut self, now: Timestamp) -> bool {
+        if !matches!(&self.lifecycle, Lifecycle::Changing(_, _, at) if self.may_be_interrupted(*at)) {
+            return false;
+        }
+        let Lifecycle::Changing(config, reply, _) = std::mem::replace(&mut self.lifecycle, Lifecycle::Active)
+        else {
+            return false;
+        };
+        self.running.clear();
+        self.held.clear();
+        self.waiting.clear();
+        self.cycle = None;
+        let durable = self.service.durable().clone();
+        let (service, entries) =
+            Service::new(config, durable, self.world.boot.clone(), StartReason::Reload, now);
+        self.service = service;
+        self.said_first.extend(entries);
+        self.touch();
+        self.publish();
+        // Whoever does not wait for it sees it in the snapshot.
+        let _ = reply.send(());
+        true
+    }
+
+    /// Waits for something that it must take in.
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Poll::Ready(Some(done)) = self.running.poll_next_unpin(context) {
+            return Poll::Ready(Event(Woken::Done(done)));
+        }
+        // One that retires has nobody any more who could tell it something.
+        let is_deaf = matches!(self.lifecycle, Lifecycle::Retiring) && self.inbox.is_closed();
+        if is_deaf || matches!(self.lifecycle, Lifecycle::Stopping(_)) {
+            return Poll::Pending;
+        }
+        self.inbox.poll_recv(context).map(|command| Event(Woken::Command(command)))
+    }
+
+    /// Takes in what has happened.
+    pub(super) async fn take(&mut self, event: Event, now: Timestamp) {
+        self.touch();
+        match event.0 {
+            Woken::Done(done) => self.done(done, now).await,
+            Woken::Command(Some(command)) => self.command(command, now).await,
+            Woken::Command(None) if matches!(self.lifecycle, Lifecycle::Retiring) => {}
+            Woken::Command(None) => self.lifecycle = Lifecycle::Over,
+        }
+    }
+
+    /// Whether it has something to decide or to begin now.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        if !matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Retiring) {
+            return false;
+        }
+        let may_write = self.failed.is_some() && self.waits_to_write().is_none();
+        self.is_touched || may_write || self.service.wake_at(now).is_some_and(|at| at <= now)
+    }
+
+    /// Begins everything that is to be done now.
+    pub(super) async fn act(&mut self, now: Timestamp) {
+        (self.is_touched, self.is_stale) = (false, true);
+        self.failed.take_if(|(_, retry)| Instant::now() >= *retry);
+        if self.catch_up(now).await.is_err() {
+            return;
+        }
+        loop {
+            let mut draft = self.service.clone();
+            let action = draft.next(now);
+            if self.commit(draft, Vec::new(), now).await.is_err() {
+                return;
+            }
+            let Some(action) = action else { return };
+            let work = self.work(action);
+            self.running.push(work);
+        }
+    }
+
+    fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
+        let world = self.world.clone();
+        match action {
+            Action::Check { generation, asked, images, files, settled, published } => {
+                let cycle = self.cycle.take();
+                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
+                let config = Arc::new(self.service.config().clone());
+                let check = Check { world, cycle, config, images, files, settled, published };
+                async move {
+                    let result = check.observe(Some(REGISTRY_PATIENCE)).await;
+                    let is_part = result.as_ref().is_ok_and(Observation::is_pending);
+                    let first = Input::Checked { generation, asked, result };
+                    if !is_part {
+                        return Done::Input(first);
+                    }
+                    let rest = async move {
+                        let result = check.observe(None).await;
+                        Done::Input(Input::Checked { generation, asked, result })
+                    };
+                    Done::Part(first, rest.boxed())
+                }
+                .boxed()
+            }
+            Action::Inspect { generation, members } => async move {
+                let result = world.engine.containers(&members).await;
+                Done::Input(Input::Inspected { generation, result })
+            }
+            .boxed(),
+            Action::Restart { name, id } => async move {
+                let result = world.engine.restart(&id).await;
+                Done::Input(Input::Restarted { name, result })
+            }
+            .boxed(),
+            Action::Step(step) => {
+                let progress = self.pulled.clone();
+                async move {
+                    let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
+                    let result = perform::perform(engine, compose, step, &progress).await;
+                    Done::Input(Input::Stepped(result))
+                }
+                .boxed()
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command, now: Timestamp) {
+        match command {
+            Command::Request(ask, reply) => {
+                let mut draft = self.service.clone();
+                let (answer, entries) = draft.ask(ask, now);
+                let answer = self.commit(draft, entries, now).await.map(|()| answer);
+                self.publish();
+                // A client that has gone away does not need its answer.
+                let _ = reply.send(answer);
+            }
+            Command::Check(cycle, done) => {
+                if cycle.is_by_person() {
+                    let mut draft = self.service.clone();
+                    draft.asked_with_all();
+                    // Where it can't be written now, the record says why, and nothing could be done about it anyway.
+                    let _ = self.commit(draft, Vec::new(), now).await;
+                }
+                if self.service.check() {
+                    self.cycle = Some(cycle);
+                    self.waiting.push(done);
+                } else {
+                    self.service.look(now);
+                }
+            }
+            Command::Inspect => self.service.look(now),
+            Command::Input(input) => self.take_in(input, now).await,
+            Command::Reconfigure(config, reply) => {
+                self.lifecycle = Lifecycle::Changing(config, reply, Instant::now() + STOP_GRACE);
+            }
+            Command::Retire(reply) => {
+                self.lifecycle = Lifecycle::Retiring;
+                // Whoever does not wait for the answer learns of the end.
+                let _ = reply.send(self.service.durable().deployment.is_some());
+            }
+            Command::Ping(reply) => {
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    async fn done(&mut self, done: Done, now: Timestamp) {
+        match done {
+            Done::Part(input, rest) => {
+                self.running.push(rest);
+                self.take_in(input, now).await;
+            }
+            Done::Input(input) => {
+                let checked = match &input {
+                    Input::Checked { result, .. } => Some(check_end(result)),
+                    _ => None,
+                };
+                if let Some(Err(CheckFault::Failed(text) | CheckFault::EngineAway(text))) = &checked {
+                    tracing::debug!(service = self.name(), "check failed: {text}");
+                }
+                self.take_in(input, now).await;
+                if let Some(end) = checked {
+                    self.publish();
+                    for waiting in self.waiting.drain(..) {
+                        // A cycle that has ended needs no answer.
+                        let _ = waiting.send(end.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides on a fact; one that can't be decided on now waits for its turn.
+    async fn take_in(&mut self, input: Input, now: Timestamp) {
+        if self.held.is_empty() {
+            let mut draft = self.service.clone();
+            let entries = draft.apply(input.clone(), now);
+            if self.commit(draft, entries, now).await.is_ok() {
+                return;
+            }
+        }
+        self.held.push_back(input.held());
+        if self.held.len() > MAX_HELD
+            && let Some(oldest) = self.held.iter().position(|input| !input.ends_an_action())
+        {
+            self.held.remove(oldest);
+        }
+    }
+
+    /// Writes what could not be written before, and decides on what had to wait for that.
+    async fn catch_up(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        if self.held.is_empty() && self.said_first.is_empty() {
+            return Ok(());
+        }
+        self.commit(self.service.clone(), Vec::new(), now).await?;
+        while let Some(input) = self.held.front().cloned() {
+            if let Some((error, _)) = self.waits_to_write() {
+                return Err(error.clone());
+            }
+            let mut draft = self.service.clone();
+            let entries = draft.apply(input, now);
+            self.commit(draft, entries, now).await?;
+            self.held.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Makes a decision durable, then makes it the service's state, then tells of it.
+    async fn commit(
+        &mut self,
+        mut draft: Service,
+        mut entries: Vec<AuditEntry>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        entries.splice(..0, draft.take_unsaid());
+        let ended = draft.take_ended();
+        self.save(draft.durable()).await?;
+        self.service = draft;
+        for entry in std::mem::take(&mut self.said_first).into_iter().chain(entries) {
+            (self.world.record)(entry);
+        }
+        if let Some(Ended { outcome, begun }) = ended {
+            let took = now.duration_since(begun);
+            (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// The last write failed, and it is not yet time for the next one.
+    fn waits_to_write(&self) -> Option<&(StoreError, Instant)> {
+        self.failed.as_ref().filter(|(_, retry)| Instant::now() < *retry)
+    }
+
+    /// Writes a state if it differs from what was written last. After a failure the next try waits a moment.
+    async fn save(&mut self, durable: &Durable) -> Result<(), StoreError> {
+        if *durable == self.saved {
+            return Ok(());
+        }
+        if let Some((error, _)) = self.waits_to_write() {
+            return Err(error.clone());
+        }
+        let name = &self.service.config().name;
+        let value = serde_json::to_vec(durable).expect("the state has only text keys and finite numbers");
+        if let Err(error) = self.world.store.put(&state_key(name), value).await {
+            tracing::error!(service = name, %error, "nothing is deployed or healed until the state can be written");
+            self.failed = Some((error.clone(), Instant::now() + SAVE_RETRY));
+            return Err(error);
+        }
+        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
+        if step(durable) != step(&self.saved) {
+            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
+            tracing::info!(service = name, step, "journaled");
+        }
+        self.failed = None;
+        self.saved = durable.clone();
+        Ok(())
+    }
+
+    /// The clock was set by `by`.
+    pub(super) fn shift(&mut self, by: SignedDuration) {
+        self.service.shift(by);
+        self.touch();
+    }
+
+    /// It is to be asked again what it has to do.
+    pub(super) fn touch(&mut self) {
+        (self.is_touched, self.is_stale) = (true, true);
+    }
+
+    /// Shows how it is now, if that may have changed.
+    pub(super) fn publish_news(&mut self) {
+        if std::mem::take(&mut self.is_stale) || self.service.is_pulling() {
+            self.publish();
+        }
+    }
+
+    /// Shows how it is now.
+    fn publish(&self) {
+        let shown = self.service.snapshot(*self.pulled.borrow());
+        self.snapshot.send_if_modified(|old| {
+            let changed = **old != shown;
+            if changed {
+                *old = Arc::new(shown);
+            }
+            changed
+        });
+    }
+
+    /// When it has to be asked again although nothing happens.
+    pub(super) fn wake_in(&self, now: Timestamp) -> Option<Duration> {
+        if let Lifecycle::Stopping(at) | Lifecycle::Changing(_, _, at) = &self.lifecycle {
+            return Some(at.saturating_duration_since(Instant::now()));
+        }
+        if let Some((_, retry)) = self.waits_to_write() {
+            return Some(retry.saturating_duration_since(Instant::now()));
+        }
+        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        let due = self.service.wake_at(now).map(until);
+        if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
+    }
+}
+
+fn check_end(result: &Result<Observation, CheckFault>) -> CheckEnd {
+    let seen = result.as_ref().map_err(Clone::clone)?;
+    seen.registry_fault().map_or(Ok(()), |text| Err(CheckFault::Failed(text)))
+}

@@ -1,0 +1,62 @@
+//! Which project has a worker, and the way of a service to the worker of its project.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::supervisor::TaskSet;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::worker::{Member, ProjectKey, Worker};
+
+/// The workers by project. Clones are the same.
+#[derive(Clone)]
+pub struct Placement(Arc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    tasks: TaskSet,
+    stop: CancellationToken,
+    workers: Mutex<HashMap<ProjectKey, mpsc::UnboundedSender<Vec<Member>>>>,
+}
+
+impl Placement {
+    /// No workers yet. They will run in `tasks` until `stop`.
+    pub fn new(clock: Arc<dyn Clock>, tasks: TaskSet, stop: CancellationToken) -> Self {
+        Self(Arc::new(Inner { clock, tasks, stop, workers: Mutex::default() }))
+    }
+
+    /// Hands services to the workers of the projects that they have to work on; those of one project together.
+    pub fn place(&self, members: Vec<Member>) {
+        let mut homes: HashMap<ProjectKey, Vec<Member>> = HashMap::new();
+        for member in members {
+            homes.entry(member.home()).or_default().push(member);
+        }
+        for (key, members) in homes {
+            let mut workers = self.workers();
+            let worker = workers.entry(key).or_insert_with_key(|key| {
+                let (sender, arrivals) = mpsc::unbounded_channel();
+                let worker = Worker::new(key.clone(), self.0.clock.clone(), arrivals, self.clone());
+                self.0.tasks.spawn(key.to_string(), worker.run(self.0.stop.clone()));
+                sender
+            });
+            // It is there as long as it is in the map, unless the program ends.
+            let _ = worker.send(members);
+        }
+    }
+
+    /// Forgets a worker that has no service left; `false` where some are just arriving.
+    pub(super) fn close(&self, key: &ProjectKey, arrivals: &mpsc::UnboundedReceiver<Vec<Member>>) -> bool {
+        let mut workers = self.workers();
+        let is_left = arrivals.is_empty();
+        if is_left {
+            workers.remove(key);
+        }
+        is_left
+    }
+
+    fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, mpsc::UnboundedSender<Vec<Member>>>> {
+        self.0.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,86 @@
+//! What the other services of a compose project mean for one of them: while one works on the project the others change
+//! nothing and judge nothing, and every container is healed by one of them only.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::config::ServiceConfig;
+use crate::model::Container;
+use crate::model::image::{Digest, Reference};
+
+use super::Service;
+use super::deploy::Cause;
+
+/// The compose project as one of its services sees it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedProject {
+    /// All its services, this one too; empty where there is only one.
+    services: Arc<[Arc<ServiceConfig>]>,
+    /// Another service is changing it.
+    pub(super) is_busy: bool,
+    /// Raised when another service begins to change it: an inspection that was begun before is stale.
+    changes: u64,
+}
+
+impl SharedProject {
+    /// The containers that the service `name` heals, or whose problems it reports where nobody heals.
+    pub(super) fn healed_by<'a>(&self, name: &str, containers: &'a [Container]) -> Cow<'a, [Container]> {
+        if self.services.len() < 2 {
+            return Cow::Borrowed(containers);
+        }
+        let is_own = |c: &&Container| self.healer_of(c).is_none_or(|healer| healer.name == name);
+        Cow::Owned(containers.iter().filter(is_own).cloned().collect())
+    }
+
+    /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`.
+    fn healer_of(&self, container: &Container) -> Option<&ServiceConfig> {
+        let has_image =
+            |s: &ServiceConfig| s.images.iter().any(|image| container.is_made_from(&image.reference));
+        // Of several that are alike it is the first.
+        let healer = self.services.iter().min_by_key(|s| (!s.auto_heal, !has_image(s)));
+        healer.map(|service| &**service)
+    }
+}
+
+impl Service {
+    /// Names all services of its compose project, in the order in which they come to heal.
+    pub fn set_siblings(&mut self, services: Arc<[Arc<ServiceConfig>]>) {
+        self.project.services = services;
+    }
+
+    /// Another service begins to change the project.
+    pub fn sibling_begins(&mut self) {
+        if !std::mem::replace(&mut self.project.is_busy, true) {
+            self.project.changes += 1;
+        }
+    }
+
+    /// The project is free again: what was read meanwhile is stale, and what was planned is out of date.
+    pub fn sibling_ends(&mut self, now: Timestamp) {
+        if !std::mem::take(&mut self.project.is_busy) {
+            return;
+        }
+        self.generation += 1;
+        self.healer.inspect_first();
+        self.inspect_at = Some(now);
+        if let Some(cause) = self.wanted.take() {
+            self.check_due = true;
+            self.redeploy_asked |= cause == Cause::Redeploy;
+            self.retry_rollback |= cause == Cause::RetryRollback;
+        }
+    }
+
+    /// Blocked images in normal form, for the other services of the project: their `up` must not deploy them.
+    pub fn blocked_references(&self) -> impl Iterator<Item = (Reference, Digest)> {
+        let blocked = &self.durable.blocked;
+        let images = self.config.images.iter();
+        images.filter_map(|image| Some((image.reference.clone(), blocked.get(&image.configured)?.clone())))
+    }
+
+    /// What an inspection is begun in; one that ends in another is stale.
+    pub(super) fn inspection_generation(&self) -> u64 {
+        self.generation + self.project.changes
+    }
+}
