@@ -14,6 +14,7 @@ use evenkeel_common::store::{self, MemoryStore, MonitoredStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use futures_util::FutureExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -21,7 +22,6 @@ use crate::PROGRAM;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
-use crate::audit::recall::missing;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
@@ -123,8 +123,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     config.warnings.extend(reconfigured.faults);
     supervisor.spawn_delivery("deliveries", deliveries.clone().run());
     let audit = Audit::new(outbox);
-    let recorded: Vec<AuditEntry> =
-        audit.journal().recent(queue::HISTORY).iter().map(|entry| (**entry).clone()).collect();
+    // Where there was no outbox, nothing tells what it had.
+    let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
     let record: Record = {
         let audit = audit.clone();
         Arc::new(move |entry| audit.record(entry))
@@ -139,6 +139,13 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         registry: registry.clone(),
         compose,
         store: store.clone(),
+        commit: {
+            let audit = audit.clone();
+            Arc::new(move |changes, entries| {
+                let audit = audit.clone();
+                async move { audit.commit(changes, entries).await }.boxed()
+            })
+        },
         clock: clock.clone(),
         record: record.clone(),
         deployed: {
@@ -155,16 +162,8 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
         manager: manager.clone(),
         deliveries: deliveries.clone(),
     };
-    let recall = |said: &[AuditEntry]| {
-        // Where there was no outbox, nothing tells what it had.
-        if continued {
-            for entry in missing(said, &recorded, queue::HISTORY) {
-                audit.record(entry);
-            }
-        }
-    };
     let (listening, audit_path) = (config.api.clone(), config.audit_path.clone());
-    let reloader = Reloader::start(config, origin, world, &recall, warnings, supervisor.token()).await;
+    let reloader = Reloader::start(config, origin, world, recorded, warnings, supervisor.token()).await;
     let active = reloader.active();
 
     let (polls, asked) = mpsc::unbounded_channel();
@@ -276,12 +275,14 @@ async fn open_outbox(
     names: &[String],
     warnings: &mut Vec<String>,
 ) -> queue::Opened {
-    match Outbox::open(store, clock.clone(), PROGRAM, names).await {
+    match Outbox::open(store.clone(), clock.clone(), PROGRAM, names).await {
         Ok(opened) => opened,
         Err(error) => {
             warnings.push(format!("state.path: entries wait for their delivery in memory only: {error}"));
-            let opened = Outbox::open(Arc::new(MemoryStore::new()), clock.clone(), PROGRAM, names).await;
-            opened.expect("memory can always be read and written")
+            let memory = Arc::new(MemoryStore::new());
+            let opened = Outbox::open(memory, clock.clone(), PROGRAM, names).await;
+            let opened = opened.expect("memory can always be read and written");
+            queue::Opened { outbox: opened.outbox.with_state_in(store), ..opened }
         }
     }
 }

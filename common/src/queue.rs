@@ -4,24 +4,27 @@
 //! an entry is its place in the log and is never given twice, so a receiver can tell a repeat and a gap. The rows
 //! that everyone has passed are kept up to [`HISTORY`], so that the next life knows what was recorded.
 //!
-//! [`Outbox::put`] takes an entry into memory; [`Outbox::run`] writes what has come since its last transaction, and
+//! [`Outbox::commit`] writes entries in one transaction with the state that they tell of. [`Outbox::put`] takes an entry
+//! that no state goes with into memory; [`Outbox::run`] writes what has come since its last transaction, and
 //! how far each destination got, with the next one. So an entry is durable some milliseconds after it was put. Nobody
 //! sees it before, neither a destination nor a reader of [`Outbox::journal`]: what was seen anywhere arrives
 //! everywhere, whenever the program is killed, and a number that was seen is not given to another entry. Only while
 //! the disk refuses writes are entries shown at once, then without a number for the destinations.
+
+mod destination;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::store::{Change, Store, StoreError};
-use crate::wire::{AuditEntry, Kind, Level};
+use crate::wire::AuditEntry;
 
 /// How many entries wait for a destination at most; beyond that the oldest go (DECISIONS 5).
 pub const CAPACITY: u64 = 10_000;
@@ -34,12 +37,18 @@ const NEXT: &str = "outbox/next";
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
+pub use destination::Destination;
+
 /// The log and the place of each destination in it.
 #[derive(Clone)]
 pub struct Outbox {
     log: Arc<watch::Sender<Log>>,
+    /// One transaction at a time.
+    turn: Arc<Mutex<()>>,
     journal: Arc<Journal<Arc<AuditEntry>>>,
     store: Arc<dyn Store>,
+    /// Where the state is, if it is not in the same store.
+    state: Option<Arc<dyn Store>>,
     clock: Arc<dyn Clock>,
     program: &'static str,
 }
@@ -60,6 +69,11 @@ struct Log {
     first: u64,
     /// Number that the next entry gets.
     next: u64,
+    /// Entries of a transaction with state that is under way. They get the numbers from `next` on if it succeeds, and
+    /// are nobody's if it fails.
+    committing: Vec<Arc<AuditEntry>>,
+    /// Entries that came meanwhile, which get their numbers after those.
+    behind: Vec<Arc<AuditEntry>>,
     /// Entries that are not durable yet.
     fresh: BTreeMap<u64, Arc<AuditEntry>>,
     /// Numbers of the rows that are in the store.
@@ -84,10 +98,13 @@ struct Place {
 }
 
 impl Log {
-    fn put(&mut self, entry: Arc<AuditEntry>) -> u64 {
-        let number = self.next;
+    fn put(&mut self, entry: Arc<AuditEntry>) {
+        if !self.committing.is_empty() {
+            self.behind.push(entry);
+            return;
+        }
+        self.fresh.insert(self.next, entry);
         self.next += 1;
-        self.fresh.insert(number, entry);
         if self.failing {
             self.show(self.next);
         }
@@ -96,7 +113,16 @@ impl Log {
             self.show(self.first);
             self.fresh = self.fresh.split_off(&self.first);
         }
-        number
+    }
+
+    /// The transaction with state is over: its entries are there or never were, and those that came meanwhile follow.
+    /// Of one that was dropped on its way it is not known how it ended; what may be durable keeps its number.
+    fn settle(&mut self, is_made: bool) {
+        let committed = std::mem::take(&mut self.committing);
+        let behind = std::mem::take(&mut self.behind);
+        for entry in committed.into_iter().filter(|_| is_made).chain(behind) {
+            self.put(entry);
+        }
     }
 
     /// Lets everyone see the entries before this number.
@@ -123,6 +149,7 @@ impl Log {
 
     fn has_news(&self) -> bool {
         !self.fresh.is_empty()
+            || !self.behind.is_empty()
             || !self.is_next_stored
             || !self.forgotten.is_empty()
             || self.places.values().any(|place| place.stored != Some(place.next))
@@ -214,6 +241,8 @@ impl Outbox {
             journal: journal.clone(),
             first,
             next,
+            committing: Vec::new(),
+            behind: Vec::new(),
             fresh: BTreeMap::new(),
             stored: first..next,
             is_next_stored: stored_next.is_some(),
@@ -221,7 +250,8 @@ impl Outbox {
             forgotten: BTreeSet::new(),
             failing: false,
         };
-        let outbox = Self { log: Arc::new(watch::Sender::new(log)), journal, store, clock, program };
+        let log = Arc::new(watch::Sender::new(log));
+        let outbox = Self { log, turn: Arc::default(), journal, store, state: None, clock, program };
         Ok(Opened { outbox, continued: stored_next.is_some() })
     }
 
@@ -231,11 +261,36 @@ impl Outbox {
         &self.journal
     }
 
-    /// Takes an entry for all destinations and returns its number. Never waits, never fails.
-    pub fn put(&self, entry: Arc<AuditEntry>) -> u64 {
-        let mut number = 0;
-        self.log.send_modify(|log| number = log.put(entry));
-        number
+    /// Takes an entry for all destinations. Never waits, never fails.
+    pub fn put(&self, entry: Arc<AuditEntry>) {
+        self.log.send_modify(|log| log.put(entry));
+    }
+
+    /// Writes entries for all destinations in one transaction with `changes`, the state that they tell of. They are
+    /// seen when this returns; where it fails, neither the state is changed nor the entries are there.
+    pub async fn commit(
+        &self,
+        changes: Vec<Change>,
+        entries: Vec<Arc<AuditEntry>>,
+    ) -> Result<(), StoreError> {
+        if let Some(state) = &self.state {
+            state.put_all(changes).await?;
+            for entry in entries {
+                self.put(entry);
+            }
+            return Ok(());
+        }
+        if entries.is_empty() {
+            return self.store.put_all(changes).await;
+        }
+        self.write(changes, entries).await
+    }
+
+    /// The same outbox for a state that is in another store: where the entries can't be with it, they follow it.
+    #[must_use]
+    pub fn with_state_in(mut self, store: Arc<dyn Store>) -> Self {
+        self.state = Some(store);
+        self
     }
 
     /// How many entries wait for a destination.
@@ -246,7 +301,8 @@ impl Outbox {
 
     /// How many entries are not durable yet.
     pub fn unwritten(&self) -> usize {
-        self.log.borrow().fresh.len()
+        let log = self.log.borrow();
+        log.fresh.len() + log.behind.len()
     }
 
     /// Names the destinations anew. One that is new gets what comes from now on. One that is no longer named, and that
@@ -293,7 +349,7 @@ impl Outbox {
                 () = self.everyone_is_done(&stop) => {}
             }
             let last_chance = stop.is_cancelled() && !self.log.borrow().is_open();
-            match self.write().await {
+            match self.write(Vec::new(), Vec::new()).await {
                 Ok(()) => {
                     pause = FIRST_RETRY;
                     if last_chance && !self.log.borrow().has_news() {
@@ -327,22 +383,29 @@ impl Outbox {
         let _ = self.log.subscribe().wait_for(|log| !log.is_open()).await;
     }
 
-    /// One transaction: the entries that are not durable yet, how far each destination is, and what can go.
-    async fn write(&self) -> Result<(), StoreError> {
+    /// One transaction: the entries that are not durable yet, how far each destination is, and what can go; and a
+    /// change of state with the entries that tell of it.
+    async fn write(&self, mut changes: Vec<Change>, entries: Vec<Arc<AuditEntry>>) -> Result<(), StoreError> {
+        let _turn = self.turn.lock().await;
         self.log.send_if_modified(|log| {
+            // One that was dropped on its way may have been made.
+            log.settle(true);
             log.trim();
+            log.committing = entries;
             false
         });
-        let mut changes: Vec<Change> = Vec::new();
         let (first, next, places, forgotten) = {
             let log = self.log.borrow();
-            for (seq, entry) in &log.fresh {
+            let (next, committing) = (log.next, &log.committing);
+            let fresh = log.fresh.iter().map(|(seq, entry)| (*seq, entry)).chain((next..).zip(committing));
+            for (seq, entry) in fresh {
                 let row =
                     serde_json::to_vec(&**entry).expect("an entry has only text keys and finite values");
-                changes.push((entry_key(*seq), Some(row)));
+                changes.push((entry_key(seq), Some(row)));
             }
-            if !log.fresh.is_empty() || !log.is_next_stored {
-                changes.push((NEXT.to_owned(), Some(log.next.to_string().into_bytes())));
+            let next = next + committing.len() as u64;
+            if !log.fresh.is_empty() || next > log.next || !log.is_next_stored {
+                changes.push((NEXT.to_owned(), Some(next.to_string().into_bytes())));
             }
             let gone = log.stored.start..log.first.min(log.stored.end);
             changes.extend(gone.map(|seq| (entry_key(seq), None)));
@@ -352,12 +415,15 @@ impl Outbox {
                 }
             }
             changes.extend(log.forgotten.iter().map(|name| (place_key(name), None)));
-            (log.first, log.next, log.places.clone(), log.forgotten.clone())
+            (log.first, next, log.places.clone(), log.forgotten.clone())
         };
-        if !changes.is_empty() {
-            self.store.put_all(changes).await?;
+        let made = if changes.is_empty() { Ok(()) } else { self.store.put_all(changes).await };
+        if made.is_err() {
+            self.log.send_modify(|log| log.settle(false));
+            return made;
         }
         self.log.send_modify(|log| {
+            log.settle(true);
             log.show(next);
             log.fresh = log.fresh.split_off(&next);
             log.stored = first..next;
@@ -385,128 +451,10 @@ fn place_key(name: &str) -> String {
     format!("{DONE}{name}")
 }
 
-/// One destination's end of the outbox. As long as it exists, [`Outbox::run`] goes on.
-pub struct Destination {
-    outbox: Outbox,
-    changes: watch::Receiver<Log>,
-    name: String,
-}
-
-impl Destination {
-    /// Waits for the oldest entry that is not [`done`](Self::done). Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Item {
-        loop {
-            // An error would mean that the log is gone, but it is ours.
-            let _ = self.changes.wait_for(|log| log.offers(&self.name)).await;
-            let place = self.place();
-            if let Some(item) = self.look(place).await {
-                return item;
-            }
-        }
-    }
-
-    /// The same, with what can be had at once after it: at least one, at most `limit`, in order.
-    pub async fn next_some(&mut self, limit: usize) -> Vec<Item> {
-        let mut items = vec![self.next().await];
-        while items.len() < limit {
-            let place = items[items.len() - 1].after;
-            let offered = self.outbox.log.borrow().offers_at(place);
-            let Some(item) = (if offered { self.look(place).await } else { None }) else { break };
-            items.push(item);
-        }
-        items
-    }
-
-    fn place(&self) -> u64 {
-        let log = self.outbox.log.borrow();
-        log.places.get(&self.name).map_or(log.next, |place| place.next)
-    }
-
-    /// The entry at this place; `None` when it is worth another look.
-    async fn look(&self, place: u64) -> Option<Item> {
-        let fresh = {
-            let log = self.outbox.log.borrow();
-            if place < log.first {
-                return Some(self.loss(log.first - place, log.first, log.failing));
-            }
-            log.fresh.get(&place).cloned()
-        };
-        if let Some(entry) = fresh {
-            return Some(Item { entry, seq: None, is_loss: false, after: place + 1 });
-        }
-        match self.outbox.store.get(&entry_key(place)).await {
-            Ok(Some(row)) => match serde_json::from_slice(&row) {
-                Ok(entry) => {
-                    return Some(Item {
-                        entry: Arc::new(entry),
-                        seq: Some(place),
-                        is_loss: false,
-                        after: place + 1,
-                    });
-                }
-                Err(error) => self.pass_over(place, &error.to_string()),
-            },
-            Ok(None) => self.pass_over(place, "it is not there"),
-            Err(error) => {
-                tracing::warn!(destination = self.name, %error, "cannot read the entries that wait");
-                tokio::time::sleep(FIRST_RETRY).await;
-            }
-        }
-        None
-    }
-
-    fn loss(&self, lost: u64, first: u64, failing: bool) -> Item {
-        let message = format!("{lost} audit entries before this one are lost to {}", self.name);
-        let mut entry = AuditEntry::new(
-            self.outbox.clock.now(),
-            self.outbox.program,
-            Kind::ERROR,
-            Level::Warning,
-            message,
-        );
-        entry.reason = Some(format!("more than {CAPACITY} entries were waiting for it"));
-        // It takes the number of the last one that is lost.
-        let seq = (!failing).then_some(first - 1);
-        Item { entry: Arc::new(entry), seq, is_loss: true, after: first }
-    }
-
-    fn pass_over(&self, place: u64, why: &str) {
-        // It may just have become too old.
-        if place >= self.outbox.log.borrow().first {
-            tracing::error!(destination = self.name, seq = place, why, "an entry that waited can't be read");
-            self.advance(place + 1);
-        }
-    }
-
-    fn advance(&self, to: u64) {
-        self.outbox.log.send_modify(|log| {
-            if let Some(place) = log.places.get_mut(&self.name) {
-                place.next = place.next.max(to);
-            }
-        });
-    }
-
-    /// Takes an entry off: it was delivered, or is not for this destination. Durable with the next transaction.
-    pub fn done(&self, item: &Item) {
-        self.advance(item.after);
-    }
-
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.outbox.waiting(&self.name) == 0
-    }
-}
-
-impl Drop for Destination {
-    fn drop(&mut self) {
-        self.outbox.log.send_modify(|log| {
-            if let Some(place) = log.places.get_mut(&self.name) {
-                place.open = false;
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 #[path = "queue_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "queue/commit_tests.rs"]
+mod commit_tests;

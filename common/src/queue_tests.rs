@@ -10,27 +10,28 @@ use jiff::Timestamp;
 use super::*;
 use crate::clock::SystemClock;
 use crate::store::MemoryStore;
+use crate::wire::{Kind, Level};
 
-fn entry(message: impl Into<String>) -> Arc<AuditEntry> {
+pub(super) fn entry(message: impl Into<String>) -> Arc<AuditEntry> {
     Arc::new(AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, message))
 }
 
-fn next(outbox: &Outbox) -> u64 {
+pub(super) fn next(outbox: &Outbox) -> u64 {
     outbox.log.borrow().next
 }
 
 /// What can be seen in the journal.
-fn shown(outbox: &Outbox) -> Vec<String> {
+pub(super) fn shown(outbox: &Outbox) -> Vec<String> {
     outbox.journal().recent(HISTORY).iter().map(|entry| entry.message.clone()).collect()
 }
 
-async fn open(store: impl Store, names: &[&str]) -> Opened {
+pub(super) async fn open(store: impl Store, names: &[&str]) -> Opened {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     Outbox::open(Arc::new(store), Arc::new(SystemClock), "evenkeel", &names).await.unwrap()
 }
 
 /// What a destination is offered without waiting for more, taken off at once.
-async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, String)> {
+pub(super) async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, String)> {
     let mut found = Vec::new();
     while !destination.is_empty() {
         let item = tokio::time::timeout(Duration::from_mins(1), destination.next()).await.unwrap();
@@ -46,10 +47,10 @@ fn messages(found: &[(Option<u64>, String)]) -> Vec<&str> {
 
 /// Takes every write, or refuses it, or hangs in it; counts them.
 #[derive(Clone, Default)]
-struct Disk {
+pub(super) struct Disk {
     rows: MemoryStore,
-    full: Arc<AtomicBool>,
-    writes: Arc<AtomicUsize>,
+    pub(super) full: Arc<AtomicBool>,
+    pub(super) writes: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -81,7 +82,7 @@ async fn every_destination_gets_every_entry_in_order_under_one_number() {
     let first = next(&outbox);
     let life = async {
         for n in 0..5 {
-            assert_eq!(outbox.put(entry(format!("{n}"))), first + n);
+            outbox.put(entry(format!("{n}")));
         }
         assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (5, 5));
         let got = drain(&mut a).await;

@@ -6,15 +6,16 @@ pub mod channels;
 mod delivery;
 mod file;
 mod read;
-pub mod recall;
 mod redact;
 mod sink;
 pub mod trial;
+pub mod upgrade;
 
 use std::sync::Arc;
 
 use evenkeel_common::journal::Journal;
 use evenkeel_common::queue::Outbox;
+use evenkeel_common::store::{Change, StoreError};
 use evenkeel_common::wire::{AuditEntry, Level};
 
 pub use channel::{Channel, Settings};
@@ -36,6 +37,17 @@ impl Audit {
     pub fn record(&self, entry: AuditEntry) {
         log(&entry);
         self.0.put(Arc::new(entry));
+    }
+
+    /// Makes a change of state durable together with the entries that tell of it, and records these. Where it fails,
+    /// nothing is changed and nothing recorded.
+    pub async fn commit(&self, changes: Vec<Change>, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+        let entries: Vec<_> = entries.into_iter().map(Arc::new).collect();
+        self.0.commit(changes, entries.clone()).await?;
+        for entry in &entries {
+            log(entry);
+        }
+        Ok(())
     }
 
     /// The last entries and what follows them, for the streams.

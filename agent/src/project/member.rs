@@ -1,9 +1,9 @@
 //! One service in the worker of its project: what it is told, what it decides, and what of that is under way outside.
 //!
-//! The order is the point. A decision is made on a draft; the draft's state, with the entries in it, is written in one
-//! go; only then it replaces the service, its entries are recorded, and its action begins. A write that fails changes
-//! nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A service that is killed
-//! anywhere begins again from what was made durable.
+//! The order is the point. A decision is made on a draft; the draft's state and the entries that tell of it are written
+//! in one transaction (`journal.rs`); only then the draft replaces the service, and its action begins. A write that
+//! fails changes nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A service that
+//! is killed anywhere begins again from what was made durable.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,14 +28,13 @@ use crate::service::outcome::Ended;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
+use super::journal::Journal;
 use super::observe::Check;
 use super::perform;
-use super::worker::{CheckEnd, Command, Handle, ProjectKey, World, state_key};
+use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
 
 /// Time that a step under way gets when the service has to end or changes; what is longer is left to the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);
-/// Time between two tries to write the state down.
-const SAVE_RETRY: Duration = Duration::from_secs(2);
 /// Events that wait while the state can't be written; beyond that the oldest are lost, as in a gap of the stream.
 const MAX_HELD: usize = 256;
 /// How long what does not depend on a registry waits for it.
@@ -101,13 +100,9 @@ pub struct Member {
     lifecycle: Lifecycle,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<CheckEnd>>,
-    saved: Durable,
-    /// The last write failed: why, and when the next one is tried.
-    failed: Option<(StoreError, Instant)>,
+    journal: Journal,
     /// Facts that could not be decided on yet, because what follows from them could not be written.
     held: VecDeque<Input>,
-    /// Entries of the service's first state, until that is written.
-    said_first: Vec<AuditEntry>,
 }
 
 impl Member {
@@ -118,9 +113,10 @@ impl Member {
         world: World,
         reason_to_start: StartReason,
     ) -> (Self, Handle) {
-        let saved = durable.clone();
-        let (service, said_first) =
+        let mut journal = Journal::new(world.commit.clone(), durable.clone());
+        let (service, entries) =
             Service::new(config.clone(), durable, world.boot.clone(), reason_to_start, world.clock.now());
+        journal.say_first(entries);
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(PullProgress::default())));
         let member = Self {
@@ -135,10 +131,8 @@ impl Member {
             lifecycle: Lifecycle::Active,
             cycle: None,
             waiting: Vec::new(),
-            saved,
-            failed: None,
+            journal,
             held: VecDeque::new(),
-            said_first,
         };
         (member, Handle { config, inbox: sender, snapshot: shown })
     }
@@ -150,6 +144,15 @@ impl Member {
     /// The project that it has to work on: that of a deployment under way, or the configured one.
     pub(super) fn home(&self) -> ProjectKey {
         ProjectKey::of(self.service.project_name(), self.name())
+    }
+
+    /// Whether `key` is the project that it has to work on.
+    pub(super) fn is_at_home(&self, key: &ProjectKey) -> bool {
+        match (key, self.service.project_name()) {
+            (ProjectKey::Project(name), Some(project)) => name == project,
+            (ProjectKey::Service(name), None) => name == self.name(),
+            _ => false,
+        }
     }
 
     /// Whether it is one of the services as they are configured.
@@ -208,7 +211,7 @@ impl Member {
         let (service, entries) =
             Service::new(config, durable, self.world.boot.clone(), StartReason::Reload, now);
         self.service = service;
-        self.said_first.extend(entries);
+        self.journal.say_first(entries);
         self.touch();
         self.publish();
         // Whoever does not wait for it sees it in the snapshot.
@@ -245,14 +248,13 @@ impl Member {
         if !matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Retiring) {
             return false;
         }
-        let may_write = self.failed.is_some() && self.waits_to_write().is_none();
-        self.is_touched || may_write || self.service.wake_at(now).is_some_and(|at| at <= now)
+        self.is_touched || self.journal.may_retry() || self.service.wake_at(now).is_some_and(|at| at <= now)
     }
 
     /// Begins everything that is to be done now.
     pub(super) async fn act(&mut self, now: Timestamp) {
         (self.is_touched, self.is_stale) = (false, true);
-        self.failed.take_if(|(_, retry)| Instant::now() >= *retry);
+        self.journal.retry();
         if self.catch_up(now).await.is_err() {
             return;
         }
@@ -398,14 +400,12 @@ impl Member {
 
     /// Writes what could not be written before, and decides on what had to wait for that.
     async fn catch_up(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        if self.held.is_empty() && self.said_first.is_empty() {
+        if self.held.is_empty() && !self.journal.has_first_words() {
             return Ok(());
         }
         self.commit(self.service.clone(), Vec::new(), now).await?;
         while let Some(input) = self.held.front().cloned() {
-            if let Some((error, _)) = self.waits_to_write() {
-                return Err(error.clone());
-            }
+            self.journal.ready()?;
             let mut draft = self.service.clone();
             let entries = draft.apply(input, now);
             self.commit(draft, entries, now).await?;
@@ -414,54 +414,21 @@ impl Member {
         Ok(())
     }
 
-    /// Makes a decision durable, then makes it the service's state, then tells of it.
+    /// Makes a decision durable together with what is said of it, then makes it the service's state.
     async fn commit(
         &mut self,
         mut draft: Service,
-        mut entries: Vec<AuditEntry>,
+        entries: Vec<AuditEntry>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        entries.splice(..0, draft.take_unsaid());
+        let entries = [draft.take_unsaid(), entries].concat();
         let ended = draft.take_ended();
-        self.save(draft.durable()).await?;
+        self.journal.write(&draft.config().name, draft.durable(), entries).await?;
         self.service = draft;
-        for entry in std::mem::take(&mut self.said_first).into_iter().chain(entries) {
-            (self.world.record)(entry);
-        }
         if let Some(Ended { outcome, begun }) = ended {
             let took = now.duration_since(begun);
             (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());
         }
-        Ok(())
-    }
-
-    /// The last write failed, and it is not yet time for the next one.
-    fn waits_to_write(&self) -> Option<&(StoreError, Instant)> {
-        self.failed.as_ref().filter(|(_, retry)| Instant::now() < *retry)
-    }
-
-    /// Writes a state if it differs from what was written last. After a failure the next try waits a moment.
-    async fn save(&mut self, durable: &Durable) -> Result<(), StoreError> {
-        if *durable == self.saved {
-            return Ok(());
-        }
-        if let Some((error, _)) = self.waits_to_write() {
-            return Err(error.clone());
-        }
-        let name = &self.service.config().name;
-        let value = serde_json::to_vec(durable).expect("the state has only text keys and finite numbers");
-        if let Err(error) = self.world.store.put(&state_key(name), value).await {
-            tracing::error!(service = name, %error, "nothing is deployed or healed until the state can be written");
-            self.failed = Some((error.clone(), Instant::now() + SAVE_RETRY));
-            return Err(error);
-        }
-        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
-        if step(durable) != step(&self.saved) {
-            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
-            tracing::info!(service = name, step, "journaled");
-        }
-        self.failed = None;
-        self.saved = durable.clone();
         Ok(())
     }
 
@@ -500,8 +467,8 @@ impl Member {
         if let Lifecycle::Stopping(at) | Lifecycle::Changing(_, _, at) = &self.lifecycle {
             return Some(at.saturating_duration_since(Instant::now()));
         }
-        if let Some((_, retry)) = self.waits_to_write() {
-            return Some(retry.saturating_duration_since(Instant::now()));
+        if let Some(wait) = self.journal.waits() {
+            return Some(wait);
         }
         let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
         let due = self.service.wake_at(now).map(until);

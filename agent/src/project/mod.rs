@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `worker.rs` | one task per project: lets one of its services at a time change it |
 //! | `member.rs` | one of them: feeds the decision core, commits what it decides, then performs it |
+//! | `journal.rs` | what of a service is durable: state and entries in one transaction |
 //! | `placement.rs` | which project has a worker, and how a service gets to it |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `perform.rs` | one step of a rollout |
@@ -13,6 +14,7 @@
 
 pub mod cycle;
 mod files;
+mod journal;
 mod member;
 mod observe;
 mod perform;

@@ -10,8 +10,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::store::{Store, StoreError};
+use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
+use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -33,6 +34,11 @@ use super::placement::Placement;
 /// Where entries go.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
 
+/// Makes a change of state durable in one transaction with the entries that tell of it; then these are recorded. Where
+/// it fails, nothing is changed and nothing recorded.
+pub type Commit =
+    Arc<dyn Fn(Vec<Change>, Vec<AuditEntry>) -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
+
 /// Where it is told how a deployment ended and how long it took.
 pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration) + Send + Sync>;
 
@@ -45,11 +51,13 @@ pub struct World {
     pub registry: Arc<dyn Registry>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
-    /// Durable state.
+    /// Durable state, to be read.
     pub store: Arc<dyn Store>,
+    /// How it is written.
+    pub commit: Commit,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Audit.
+    /// Audit of what no state goes with.
     pub record: Record,
     /// Whom to tell about deployments that ended.
     pub deployed: Deployed,
@@ -203,7 +211,7 @@ impl Worker {
             if self.members[at].is_leaving() {
                 self.members.remove(at).leave(now).await;
                 has_changed = true;
-            } else if self.members[at].home() != self.key {
+            } else if !self.members[at].is_at_home(&self.key) {
                 let mut member = self.members.remove(at);
                 member.service.sibling_ends(now);
                 self.placement.place(vec![member]);

@@ -66,7 +66,6 @@ use heal::Remedy;
 use input::{Input, LocalImage, Observation, ServiceReply, ServiceRequest, StopTimes};
 use outcome::Ended;
 use restart_state::RestartState;
-pub use wording::unsaid;
 
 /// Time between two looks at containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
@@ -81,8 +80,6 @@ const ROLLBACK_RETRY: SignedDuration = SignedDuration::from_secs(2);
 const ROLLBACK_ATTEMPTS: u32 = 5;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
-/// How many of the last entries are kept with the state, to say again what a crash kept from being written.
-const KEEP_SAID: usize = 8;
 
 /// What must last: written before every step and after every change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -123,8 +120,6 @@ pub struct Durable {
     /// They were deployed, but it failed.
     #[serde(alias = "files_owed")]
     pub files_pending: bool,
-    /// The last entries: they are recorded after this is written, so a crash in between must not lose them.
-    pub said: Vec<AuditEntry>,
 }
 
 /// Counters of a service (spec 2.1).
@@ -248,7 +243,6 @@ impl Service {
         };
         service.on_start(reason_to_start, now);
         let entries = service.resume(reason_to_start, now);
-        service.remember(&entries);
         (service, entries)
     }
 
@@ -384,7 +378,6 @@ impl Service {
                 ServiceReply::Unblocked
             }
         };
-        self.remember(&entries);
         (answer, entries)
     }
 
@@ -435,7 +428,6 @@ impl Service {
             }
             Input::Measured(measurement) => self.measured(measurement, now, &mut entries),
         }
-        self.remember(&entries);
         entries
     }
 
@@ -613,9 +605,7 @@ impl Service {
 
     /// Entries of decisions that were made without a fact, to be recorded once they are durable.
     pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
-        let entries = std::mem::take(&mut self.unsaid);
-        self.remember(&entries);
-        entries
+        std::mem::take(&mut self.unsaid)
     }
 
     /// The deployment that was decided since this was asked last, to be counted once that is durable.

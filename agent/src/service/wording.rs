@@ -1,10 +1,10 @@
-//! What a service says: persistent faults, and entries that survive a crash between deciding and writing.
+//! What a service says: persistent faults, and what becomes an audit entry.
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use super::deploy::ImageChange;
-use super::{Fault, KEEP_SAID, Service};
+use super::{Fault, Service};
 
 impl Service {
     /// Shows, changes or clears the persistent fault; the same text again says nothing (spec 2.6).
@@ -37,21 +37,6 @@ impl Service {
     ) -> AuditEntry {
         AuditEntry::new(now, &self.config.name, kind, level, message)
     }
-
-    pub(super) fn remember(&mut self, entries: &[AuditEntry]) {
-        self.durable.said.extend(entries.iter().cloned());
-        let surplus = self.durable.said.len().saturating_sub(KEEP_SAID);
-        self.durable.said.drain(..surplus);
-    }
-}
-
-/// Entries that were decided and made durable, but that a crash kept from being written: those among the last
-/// `said` that are not among the last `written`.
-pub fn unsaid(said: &[AuditEntry], written: &[AuditEntry]) -> Vec<AuditEntry> {
-    let same = |a: &AuditEntry, b: &AuditEntry| {
-        (a.timestamp, &a.service, &a.event, &a.message) == (b.timestamp, &b.service, &b.event, &b.message)
-    };
-    said.iter().filter(|entry| !written.iter().any(|other| same(entry, other))).cloned().collect()
 }
 
 pub(super) fn names(image_changes: &[ImageChange]) -> String {

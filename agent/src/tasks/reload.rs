@@ -12,13 +12,14 @@ use std::time::Duration;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use futures_util::future::join_all;
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
 use crate::adapters::registry::{CurrentRegistry, RegistryClient};
-use crate::audit::{Deliveries, Settings, trial};
+use crate::audit::{Deliveries, Reconfigured, Settings, trial, upgrade};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, ServiceConfig};
 use crate::model::text;
@@ -40,9 +41,6 @@ pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryCl
 /// Keeps variables that a configuration names as secrets from child processes.
 pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
 
-/// Takes the entries that a service said last.
-pub type Recall<'a> = &'a (dyn Fn(&[AuditEntry]) + Send + Sync);
-
 /// The task that has the workers.
 pub struct Reloader {
     world: World,
@@ -63,6 +61,18 @@ pub struct Reloader {
     stop: CancellationToken,
 }
 
+/// What a reload did with the services.
+#[derive(Default)]
+struct Exchanged {
+    added: Vec<String>,
+    changed: Vec<String>,
+    removed: Vec<String>,
+    untouched: usize,
+    /// Those that are new or have changed.
+    fresh: Vec<Handle>,
+    notes: Vec<String>,
+}
+
 /// What the workers and their configuration come from.
 pub struct ServiceDeps {
     /// Where the configuration is read again.
@@ -80,13 +90,13 @@ pub struct ServiceDeps {
 }
 
 impl Reloader {
-    /// Starts a worker for each service. `recall` gets what each said last, to say again what a crash kept from
-    /// being written. `notices`: warnings of the start.
+    /// Lets the services work. `recorded`: the last entries of earlier lives, where they are known. `notices`: warnings
+    /// of the start.
     pub async fn start(
         config: Config,
         origin: ServiceDeps,
         world: World,
-        recall: Recall<'_>,
+        recorded: Option<Vec<Arc<AuditEntry>>>,
         notices: Vec<String>,
         stop: CancellationToken,
     ) -> Self {
@@ -113,10 +123,13 @@ impl Reloader {
         for notice in notices {
             this.notice(notice);
         }
-        let mut members = this.orphans(&services, recall).await;
+        if let Some(recorded) = recorded {
+            this.record_unrecorded(&recorded).await;
+        }
+        let mut members = this.orphans(&services).await;
         let mut handles = Vec::with_capacity(services.len());
         for service in services {
-            let (member, handle) = this.begin(service, Some(recall)).await;
+            let (member, handle) = this.begin(service, StartReason::Start).await;
             members.push(member);
             handles.push(handle);
         }
@@ -199,55 +212,83 @@ impl Reloader {
         let mut notes = Vec::new();
         let channels =
             self.deliveries.reconfigure(Settings::of(&config), &trial::machine_name(&config)).await;
-        config.warnings.extend(channels.faults);
+        config.warnings.extend(channels.faults.iter().cloned());
         for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
             notes.push(format!("entries that waited for {name} and are dropped: {waited}"));
         }
 
-        let before = self.workers.borrow().clone();
-        let wanted = |name: &str| config.services.iter().any(|service| service.name == name);
-        let removed: Vec<String> =
-            before.iter().map(|h| h.config.name.clone()).filter(|name| !wanted(name)).collect();
-        // Those that change answer until they have changed.
-        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
-        for name in &removed {
-            if retire(&before, name).await {
-                notes.push(format!("{name} is in the middle of a deployment, and goes when that is over"));
-            }
-        }
-        let (mut added, mut changed) = (Vec::new(), Vec::new());
-        let mut fresh = Vec::new();
-        let mut members = Vec::new();
-        let mut handles = Vec::with_capacity(config.services.len());
-        for service in &config.services {
-            if let Some(handle) = before.iter().find(|handle| *handle.config == *service) {
-                handles.push(handle.clone());
-                continue;
-            }
-            let is_known = before.iter().any(|handle| handle.config.name == service.name);
-            if is_known { &mut changed } else { &mut added }.push(service.name.clone());
-            let handle = match self.reconfigure(service).await {
-                Some(handle) => handle,
-                None if self.stop.is_cancelled() => return Ok(()),
-                None => {
-                    let (member, handle) = self.begin(service.clone(), None).await;
-                    members.push(member);
-                    handle
-                }
-            };
-            fresh.push(handle.clone());
-            handles.push(handle);
-        }
-        self.placement.place(members);
-        self.workers.send_replace(handles.into());
-
-        let untouched = config.services.len() - fresh.len();
+        let Some(exchanged) = self.exchange(&config.services).await else { return Ok(()) };
+        notes.extend(exchanged.notes.iter().cloned());
         let warnings = config.warnings.clone();
         self.active.send_modify(|active| active.config = Arc::new(config));
         let restart =
             fixed.iter().map(|key| format!("{key}: has changed in the file, which needs a restart"));
         self.warn(warnings.into_iter().chain(restart).collect());
+        self.tell_reload(&exchanged, &channels, &fixed, notes);
+        self.check(&exchanged.fresh);
+        Ok(())
+    }
 
+    /// Lets these services work from now on: those that are the same as before are not touched. `None` when the
+    /// program stops meanwhile.
+    async fn exchange(&mut self, services: &[ServiceConfig]) -> Option<Exchanged> {
+        let before = self.workers.borrow().clone();
+        let wanted = |name: &str| services.iter().any(|service| service.name == name);
+        let mut exchanged = Exchanged::default();
+        let removed = before.iter().map(|handle| handle.config.name.clone());
+        exchanged.removed = removed.filter(|name| !wanted(name)).collect();
+        // Those that change answer until they have changed.
+        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
+        for name in &exchanged.removed {
+            if retire(&before, name).await {
+                let note = format!("{name} is in the middle of a deployment, and goes when that is over");
+                exchanged.notes.push(note);
+            }
+        }
+        let is_same = |service: &ServiceConfig| before.iter().find(|handle| *handle.config == *service);
+        let others = services.iter().filter(|service| is_same(service).is_none());
+        // All at once: each may have a step under way that gets its time.
+        let changing = join_all(others.map(|service| reconfigure(self.doors.get(&service.name), service)));
+        let mut changing = changing.await.into_iter();
+        let (mut members, mut handles) = (Vec::new(), Vec::with_capacity(services.len()));
+        for service in services {
+            if let Some(handle) = is_same(service) {
+                handles.push(handle.clone());
+                exchanged.untouched += 1;
+                continue;
+            }
+            let is_known = before.iter().any(|handle| handle.config.name == service.name);
+            let list = if is_known { &mut exchanged.changed } else { &mut exchanged.added };
+            list.push(service.name.clone());
+            let handle = match changing.next().flatten() {
+                Some(handle) => {
+                    self.doors.insert(service.name.clone(), handle.clone());
+                    handle
+                }
+                None if self.stop.is_cancelled() => return None,
+                None => {
+                    let (member, handle) = self.begin(service.clone(), StartReason::Reload).await;
+                    members.push(member);
+                    handle
+                }
+            };
+            exchanged.fresh.push(handle.clone());
+            handles.push(handle);
+        }
+        self.placement.place(members);
+        self.workers.send_replace(handles.into());
+        Some(exchanged)
+    }
+
+    /// Says what the reload has changed.
+    fn tell_reload(
+        &self,
+        exchanged: &Exchanged,
+        channels: &Reconfigured,
+        fixed: &[&'static str],
+        mut notes: Vec<String>,
+    ) {
+        let Exchanged { added, changed, removed, untouched, .. } = exchanged;
         let message = format!(
             "the configuration was read again: {} services added, {} changed, {} removed, {untouched} untouched",
             added.len(),
@@ -256,12 +297,12 @@ impl Reloader {
         );
         let level = if fixed.is_empty() && notes.is_empty() { Level::Info } else { Level::Warning };
         let mut entry = self.entry(Kind::CONFIG_RELOADED, level, message);
-        let fixed: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
-        let channels_removed: Vec<String> = channels.removed.into_iter().map(|(name, _)| name).collect();
+        let fixed: Vec<String> = fixed.iter().map(|key| (*key).to_owned()).collect();
+        let channels_removed: Vec<String> = channels.removed.iter().map(|(name, _)| name.clone()).collect();
         let lists = [
-            ("added", &added),
-            ("changed", &changed),
-            ("removed", &removed),
+            ("added", added),
+            ("changed", changed),
+            ("removed", removed),
             ("channels added", &channels.added),
             ("channels changed", &channels.changed),
             ("channels removed", &channels_removed),
@@ -271,8 +312,6 @@ impl Reloader {
         notes.splice(..0, told.map(|(what, names)| format!("{what}: {}", names.join(", "))));
         entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
         self.say(entry);
-        self.check(&fresh);
-        Ok(())
     }
 
     /// Asks these to check now: the next cycle may be hours away.
@@ -285,19 +324,8 @@ impl Reloader {
         }
     }
 
-    /// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
-    async fn reconfigure(&mut self, service: &ServiceConfig) -> Option<Handle> {
-        let door = self.doors.get_mut(&service.name)?;
-        let config = Arc::new(service.clone());
-        let (reply, answer) = oneshot::channel();
-        door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
-        answer.await.ok()?;
-        door.config = config;
-        Some(door.clone())
-    }
-
     /// Services that are configured no more and have left a deployment, which has to end.
-    async fn orphans(&mut self, services: &[ServiceConfig], recall: Recall<'_>) -> Vec<Member> {
+    async fn orphans(&mut self, services: &[ServiceConfig]) -> Vec<Member> {
         let rows = match self.world.store.scan(&state_key("")).await {
             Ok(rows) => rows,
             Err(error) => {
@@ -313,7 +341,7 @@ impl Reloader {
             if let Some(deployment) = durable.deployment.filter(|_| !known)
                 && let Some(service) = former(name, &deployment)
             {
-                let (member, handle) = self.begin(service, Some(recall)).await;
+                let (member, handle) = self.begin(service, StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
                 members.push(member);
@@ -323,16 +351,21 @@ impl Reloader {
     }
 
     /// A service as it was left, which is still to be placed.
-    async fn begin(&mut self, service: ServiceConfig, recall: Option<Recall<'_>>) -> (Member, Handle) {
+    async fn begin(&mut self, service: ServiceConfig, reason_to_start: StartReason) -> (Member, Handle) {
         let durable = self.restore(&service.name).await;
-        if let Some(recall) = recall {
-            recall(&durable.said);
-        }
-        let reason_to_start = if recall.is_some() { StartReason::Start } else { StartReason::Reload };
         let (member, handle) = Member::new(Arc::new(service), durable, self.world.clone(), reason_to_start);
         self.doors.retain(|_, door| !door.inbox.is_closed());
         self.doors.insert(handle.config.name.clone(), handle.clone());
         (member, handle)
+    }
+
+    /// Records what the version before had not recorded when it was killed.
+    async fn record_unrecorded(&self, recorded: &[Arc<AuditEntry>]) {
+        // That rows can't be read is told where they are needed.
+        let rows = self.world.store.scan(&state_key("")).await.unwrap_or_default();
+        for entry in rows.iter().flat_map(|(_, row)| upgrade::unrecorded(row, recorded)) {
+            self.say(entry);
+        }
     }
 
     /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
@@ -382,6 +415,16 @@ impl Reloader {
     fn say(&self, entry: AuditEntry) {
         (self.world.record)(entry);
     }
+}
+
+/// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
+async fn reconfigure(door: Option<&Handle>, service: &ServiceConfig) -> Option<Handle> {
+    let door = door?;
+    let config = Arc::new(service.clone());
+    let (reply, answer) = oneshot::channel();
+    door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+    answer.await.ok()?;
+    Some(Handle { config, ..door.clone() })
 }
 
 /// Tells a worker that its service is configured no more. Whether it has a deployment to end first.

@@ -3,7 +3,7 @@
 
 use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
-use evenkeel_common::store::{MonitoredStore, Store};
+use evenkeel_common::store::MonitoredStore;
 use evenkeel_common::wire::Level;
 
 use super::*;
@@ -100,7 +100,7 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
     assert!(live(&fake, &config, LONG, Script::Poll).await);
     let before = fake.durable(&state_key("shop")).await;
     assert_eq!(before.blocked.len(), 1);
-    let world = tasks::world(&fake, Arc::new(fake.clone()));
+    let world = world(&fake, Arc::new(fake.clone())).await;
     let (member, handle) = Member::new(config.clone(), before.clone(), world.clone(), StartReason::Start);
     let tasks = run(&world, vec![member]);
     let ask = async || {

@@ -10,6 +10,7 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_agent::audit::Audit;
 use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
 use evenkeel_agent::model::image::Reference;
 use evenkeel_agent::ports::Urgency;
@@ -18,10 +19,12 @@ use evenkeel_agent::project::placement::Placement;
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::{Boot, StartReason};
 use evenkeel_agent::service::input::{Input, ServiceRequest};
-use evenkeel_agent::service::unsaid;
 use evenkeel_common::clock::TokioClock;
+use evenkeel_common::queue::Outbox;
+use evenkeel_common::store::Store;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::Kind;
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
@@ -73,23 +76,10 @@ async fn live_together(
     for_time: Duration,
     script: Script,
 ) -> bool {
-    let recorder = fake.clone();
-    let world = World {
-        engine: Arc::new(fake.clone()),
-        registry: Arc::new(fake.clone()),
-        compose: Arc::new(fake.clone()),
-        store: Arc::new(fake.clone()),
-        clock: fake.clock(),
-        record: Arc::new(move |entry| recorder.record(entry)),
-        deployed: Arc::new(|_, _| {}),
-        boot: Boot { now: "one".into(), before: "one".into() },
-    };
+    let world = world(fake, Arc::new(fake.clone())).await;
     let (mut members, mut handles) = (Vec::new(), Vec::new());
     for config in configs {
         let durable = fake.durable(&state_key(&config.name)).await;
-        for entry in unsaid(&durable.said, &fake.entries()) {
-            fake.record(entry);
-        }
         let (member, handle) = Member::new(config.clone(), durable, world.clone(), StartReason::Start);
         members.push(member);
         handles.push(handle);
@@ -104,6 +94,27 @@ async fn live_together(
     };
     tasks.finish(Duration::ZERO).await;
     lived
+}
+
+/// The world as one incarnation of the agent has it, with a state in `store`.
+async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
+    let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
+    let audit = Audit::new(outbox);
+    let recorder = audit.clone();
+    World {
+        engine: Arc::new(fake.clone()),
+        registry: Arc::new(fake.clone()),
+        compose: Arc::new(fake.clone()),
+        store,
+        commit: Arc::new(move |changes, entries| {
+            let audit = audit.clone();
+            async move { audit.commit(changes, entries).await }.boxed()
+        }),
+        clock: fake.clock(),
+        record: Arc::new(move |entry| recorder.record(entry)),
+        deployed: Arc::new(|_, _| {}),
+        boot: Boot { now: "one".into(), before: "one".into() },
+    }
 }
 
 /// Lets these services work, each in its project's worker.
@@ -252,6 +263,15 @@ fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
     (fake, config(&texts))
 }
 
+/// What is durable was told, and nothing else was, at every moment.
+async fn assert_told_as_done(fake: &FakeWorld, what: &str) {
+    let totals = fake.durable(&state_key("shop")).await.totals;
+    let entries = fake.entries();
+    let told = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count() as u64;
+    assert_eq!(told(Kind::ROLLED_BACK), totals.rollbacks, "{what}");
+    assert_eq!(told(Kind::UPDATED) > 0, totals.updates > 0, "{what}");
+}
+
 async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
     let what = format!("{}, {how}", scenario.name);
     assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
@@ -309,6 +329,7 @@ async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_sta
                 break;
             }
             fake.crash_at(None);
+            assert_told_as_done(&fake, &format!("{}, killed at call {at}", scenario.name)).await;
             // A redeploy that died before it was accepted is polled for instead.
             assert!(live(&fake, &config, LONG, Script::Poll).await);
             assert_ended_well(&fake, scenario, &format!("killed at call {at}")).await;

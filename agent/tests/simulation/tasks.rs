@@ -43,22 +43,6 @@ impl Store for Disk {
     }
 }
 
-pub(crate) fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
-    World {
-        engine: Arc::new(fake.clone()),
-        registry: Arc::new(fake.clone()),
-        compose: Arc::new(fake.clone()),
-        store,
-        clock: fake.clock(),
-        record: {
-            let recorder = fake.clone();
-            Arc::new(move |entry| recorder.record(entry))
-        },
-        deployed: Arc::new(|_, _| {}),
-        boot: Boot { now: "one".into(), before: "one".into() },
-    }
-}
-
 /// A service with a project of its own.
 fn member(name: &str, world: &World) -> (Member, Handle) {
     let compose_project = Some(name.to_owned());
@@ -103,9 +87,9 @@ async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
     let manager = Arc::new(ServiceManager::new(&|_| Some(format!("@{name}").into())));
     let fake = new_world();
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
-    let on_disk = world(&fake, disk.clone());
+    let on_disk = world(&fake, disk.clone()).await;
     let (hanging, door) = member("hanging", &on_disk);
-    let (lively, other_door) = member("lively", &world(&fake, Arc::new(fake.clone())));
+    let (lively, other_door) = member("lively", &world(&fake, Arc::new(fake.clone())).await);
     let tasks = run(&on_disk, vec![hanging, lively]);
     let (stop, both) = (CancellationToken::new(), services(&[door.clone(), other_door]));
     let signs_of_life = watchdog_loop(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
@@ -164,7 +148,7 @@ impl Stand {
 
 async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
     let fake = new_world();
-    let world = world(&fake, Arc::new(fake.clone()));
+    let world = world(&fake, Arc::new(fake.clone())).await;
     // It has no worker: the test has the inbox, and answers nothing.
     let (_member, handle) = member("shop", &world);
     let (sender, inbox) = mpsc::unbounded_channel();
@@ -216,7 +200,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         fake.push(&reference(WEB), "v1", Behaviour::Good);
         fake.compose_service("web", &reference(WEB));
         fake.operator_up();
-        let world = world(&fake, Arc::new(fake.clone()));
+        let world = world(&fake, Arc::new(fake.clone())).await;
         let (member, handle) = member("shop", &world);
         let tasks = run(&world, vec![member]);
         let mut shown = handle.snapshot.clone();

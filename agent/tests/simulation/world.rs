@@ -15,8 +15,8 @@ use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Urge
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
@@ -194,8 +194,11 @@ impl FakeWorld {
         self.lock().entries.push(entry);
     }
 
+    /// What was recorded: durable with the state that it tells of, or by itself.
     pub(crate) fn entries(&self) -> Vec<AuditEntry> {
-        self.lock().entries.clone()
+        let rows = self.store.scan("outbox/entry/").now_or_never().expect("memory").expect("memory");
+        let entry = |(_, row): &(String, Vec<u8>)| serde_json::from_slice(row).expect("the agent wrote it");
+        rows.iter().map(entry).chain(self.lock().entries.clone()).collect()
     }
 
     pub(crate) fn violations(&self) -> Vec<String> {

@@ -1,0 +1,65 @@
+//! What the version before kept beside the outbox: its last entries were part of a service's state until they had
+//! reached the outbox. Where it was killed in between and then replaced, they are recorded now.
+
+use std::sync::Arc;
+
+use evenkeel_common::queue::HISTORY;
+use evenkeel_common::wire::AuditEntry;
+use serde::Deserialize;
+
+/// The part of a service's state that is not written any more.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Former {
+    said: Vec<AuditEntry>,
+}
+
+/// The entries in a service's state (`row`) that are not among the last ones of the outbox (`recorded`, oldest first).
+/// What is older than all of these was there once.
+pub fn unrecorded(row: &[u8], recorded: &[Arc<AuditEntry>]) -> Vec<AuditEntry> {
+    let Former { mut said } = serde_json::from_slice(row).unwrap_or_default();
+    let is_cut = recorded.len() >= HISTORY;
+    let oldest = recorded.iter().map(|entry| entry.timestamp).min().filter(|_| is_cut);
+    let same = |a: &AuditEntry, b: &AuditEntry| {
+        (a.timestamp, &a.service, &a.event, &a.message) == (b.timestamp, &b.service, &b.event, &b.message)
+    };
+    said.retain(|entry| {
+        let is_recorded = recorded.iter().any(|other| same(entry, other));
+        !is_recorded && oldest.is_none_or(|oldest| entry.timestamp >= oldest)
+    });
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::{Kind, Level};
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn entry(second: i64) -> Arc<AuditEntry> {
+        let at = Timestamp::from_second(second).unwrap();
+        Arc::new(AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, format!("{second}")))
+    }
+
+    /// The seconds of the entries that are recorded now.
+    fn brought(said: &[i64], recorded: &[Arc<AuditEntry>]) -> Vec<i64> {
+        let said: Vec<_> = said.iter().map(|second| (*entry(*second)).clone()).collect();
+        let row = serde_json::json!({ "said": said, "rollback_failed": true }).to_string();
+        unrecorded(row.as_bytes(), recorded).iter().map(|entry| entry.timestamp.as_second()).collect()
+    }
+
+    #[test]
+    fn only_what_is_missing_is_recorded_again() {
+        assert_eq!(brought(&[1, 2, 3, 4], &[entry(1), entry(3)]), [2, 4]);
+        assert_eq!(brought(&[1, 3], &[entry(1), entry(3)]), [] as [i64; 0]);
+        assert_eq!(brought(&[1, 2], &[]), [1, 2]);
+        assert_eq!(unrecorded(b"{}", &[]), [], "a row of this version has none");
+    }
+
+    #[test]
+    fn what_is_older_than_everything_that_was_kept_is_not_brought_again() {
+        let recorded: Vec<_> = (5..).take(HISTORY).map(entry).collect();
+        assert_eq!(brought(&[1, 9000], &recorded), [9000]);
+    }
+}
