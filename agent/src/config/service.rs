@@ -196,6 +196,8 @@ fn checked(file: ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut 
             None => images.push(ConfiguredImage { configured: text.to_owned(), reference }),
         }
     }
+    // It lives as long as the program, and most have one.
+    images.shrink_to_fit();
     let some = |text: String| (!text.is_empty()).then_some(text);
     ServiceConfig {
         name: file.name,

@@ -1,7 +1,8 @@
 //! The endpoints together with what is said about them: one table makes the routes and the `OpenAPI` document, so that
 //! the two can't part.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
 use evenkeel_common::http::{
     Admitted, Arrival, Bodies, Guard, HeaderMap, Limits, Method, Request, Response, Routes,
 };
@@ -120,11 +121,12 @@ impl Endpoints {
     pub(super) fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let own = Doc::of("This document.").json::<Map<String, Value>>(200, "An OpenAPI 3.1 document.");
         self.said.push((Method::GET, PATH, own));
-        let text: Bytes = document(&self.said).to_string().into();
+        // Written when it is asked for, which is seldom: it takes a millisecond then, and neither time nor memory before.
+        let said = Arc::new(self.said);
         self.routes
             .route(Method::GET, PATH, move |_, _| {
-                let text = text.clone();
-                async move { with_type(text, JSON) }
+                let said = said.clone();
+                async move { with_type(document(&said).to_string(), JSON) }
             })
             .into_filter(guard, limits)
     }

@@ -1,14 +1,14 @@
 //! Measures what the running containers use, every `monitor.stats_interval` (spec 1.7).
 //!
 //! The engine only counts; what is used is the difference of two readings. A container that is new gets its second
-//! reading after two seconds, so that numbers are there soon; from then on all are read side by side.
+//! reading after two seconds, so that numbers are there soon; from then on all are read side by side. Between two
+//! rounds the task sleeps until a service shows something else: only then can there be a new container.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +53,15 @@ impl Monitor {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut readings = Readings::default();
         let mut round: Option<Instant> = None;
+        let mut workers = self.services.watch_workers();
+        let mut changes = self.services.changes().boxed();
         loop {
+            // What has changed by now is seen in this pass.
+            if workers.has_changed().unwrap_or_default() {
+                workers.mark_unchanged();
+                changes = self.services.changes().boxed();
+            }
+            while let Some(Some(())) = changes.next().now_or_never() {}
             let interval = self.active.borrow_and_update().config.monitor.stats_interval;
             let now = Instant::now();
             let whole = round.is_none_or(|begun| now >= begun + interval);
@@ -61,24 +69,38 @@ impl Monitor {
                 round = Some(now);
             }
             let pass = async {
-                if let Err(error) = self.pass(&mut readings, whole).await {
+                self.pass(&mut readings, whole).await.unwrap_or_else(|error| {
                     tracing::debug!(%error, "nothing was measured this time");
+                    true
+                })
+            };
+            let again = tokio::select! {
+                () = stop.cancelled() => return,
+                again = pass => again,
+            };
+            let next = round.map_or(interval, |begun| (begun + interval).duration_since(Instant::now()));
+            let news = async {
+                if !again {
+                    tokio::select! {
+                        Some(()) = changes.next() => {}
+                        Ok(()) = workers.changed() => workers.mark_changed(),
+                        Ok(()) = self.active.changed() => {}
+                        else => std::future::pending().await,
+                    }
                 }
+                tokio::time::sleep(SOON).await;
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = pass => {}
-            }
-            let next = round.map_or(interval, |begun| (begun + interval).duration_since(Instant::now()));
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(next.min(SOON)) => {}
+                () = tokio::time::sleep(next) => {}
+                () = news => {}
             }
         }
     }
 
-    /// Reads all running containers (`whole`), or only those of which nothing can be said yet.
-    async fn pass(&self, readings: &mut Readings, whole: bool) -> Result<(), EngineError> {
+    /// Reads all running containers (`whole`), or only those of which nothing can be said yet. Whether there are such
+    /// containers afterwards.
+    async fn pass(&self, readings: &mut Readings, whole: bool) -> Result<bool, EngineError> {
         let workers = self.services.workers();
         let mut services = Vec::new();
         let mut all = HashSet::new();
@@ -88,10 +110,9 @@ impl Monitor {
             services.push((worker, ids));
         }
         readings.containers.retain(|id, _| all.contains(id));
-        let unknown = |id: &String| readings.containers.get(id).is_none_or(|known| known.used.is_none());
-        let asked: HashSet<String> = all.into_iter().filter(|id| whole || unknown(id)).collect();
+        let asked: HashSet<String> = all.into_iter().filter(|id| whole || readings.is_unknown(id)).collect();
         if asked.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let machine_memory = match readings.machine_memory {
             Some(memory) if !whole => memory,
@@ -116,6 +137,7 @@ impl Monitor {
                 }
             }
         }
+        let again = asked.iter().any(|id| readings.is_unknown(id));
         for (worker, ids) in services {
             if !ids.iter().any(|id| asked.contains(id)) {
                 continue;
@@ -128,11 +150,16 @@ impl Monitor {
                 let _ = worker.inbox.send(Command::Input(Input::Measured(measurement)));
             }
         }
-        Ok(())
+        Ok(again)
     }
 }
 
 impl Readings {
+    /// Whether nothing can be said yet of what a container uses.
+    fn is_unknown(&self, id: &str) -> bool {
+        self.containers.get(id).is_none_or(|known| known.used.is_none())
+    }
+
     fn note(&mut self, id: &str, usage: Usage, machine_memory: u64) {
         let earlier = self.containers.get(id).map(|known| known.last);
         let used =

@@ -59,24 +59,35 @@ impl Publisher {
 
     /// Makes frames until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let mut workers = self.services.watch_workers();
-        let mut changes = self.services.changes().boxed();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.frames.0.wanted.notified() => {}
-                Some(()) = changes.next() => {}
-                Ok(()) = workers.changed() => changes = self.services.changes().boxed(),
-                () = tokio::time::sleep(EVERY) => {}
-            }
-            // All that has changed by now goes into one frame.
-            while let Some(Some(())) = changes.next().now_or_never() {}
-            if self.frames.0.latest.receiver_count() > 0 {
-                self.frames.0.latest.send_replace(self.frame());
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(PACE) => {}
+                () = self.publish() => {}
+            }
+        }
+    }
+
+    /// Makes frames as long as somebody listens.
+    async fn publish(&self) {
+        let mut workers = self.services.watch_workers();
+        let mut changes = self.services.changes().boxed();
+        loop {
+            // All that has changed by now goes into one frame.
+            while let Some(Some(())) = changes.next().now_or_never() {}
+            if self.frames.0.latest.receiver_count() == 0 {
+                return;
+            }
+            self.frames.0.latest.send_replace(self.frame());
+            tokio::time::sleep(PACE).await;
+            tokio::select! {
+                () = self.frames.0.wanted.notified() => {}
+                Some(()) = changes.next() => {}
+                Ok(()) = workers.changed() => changes = self.services.changes().boxed(),
+                () = tokio::time::sleep(EVERY) => {}
             }
         }
     }

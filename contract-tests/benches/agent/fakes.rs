@@ -65,12 +65,15 @@ pub(crate) fn digest_in_registry(repository: &str, tag: &str) -> String {
     digest_of(&format!("/v2/{repository}/manifests/{tag}"))
 }
 
-/// An engine on a unix socket on which these projects run.
-pub(crate) fn engine(socket: &Path, host: &str, projects: &[FakeProject]) {
+/// An engine on a unix socket on which these projects run. How many connections were opened to it.
+pub(crate) fn engine(socket: &Path, host: &str, projects: &[FakeProject]) -> Arc<AtomicU64> {
     let answers = Arc::new(engine_answers(host, projects));
     let listener = UnixListener::bind(socket).expect("the socket can be made");
+    let connections = Arc::new(AtomicU64::new(0));
+    let counter = connections.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            counter.fetch_add(1, Ordering::Relaxed);
             let answers = answers.clone();
             std::thread::spawn(move || {
                 let reader = stream.try_clone().expect("a socket can be shared");
@@ -78,6 +81,7 @@ pub(crate) fn engine(socket: &Path, host: &str, projects: &[FakeProject]) {
             });
         }
     });
+    connections
 }
 
 /// Head and body by path; the path has neither version nor query, a list has `list/<project>`.
@@ -86,6 +90,7 @@ fn engine_answers(host: &str, projects: &[FakeProject]) -> HashMap<String, Strin
     let version = json!({"Version": "27.0.0", "ApiVersion": "1.46", "MinAPIVersion": "1.24"});
     answers.insert("/version".to_owned(), body(&version));
     answers.insert("/_ping".to_owned(), body(&json!("OK")));
+    answers.insert("/info".to_owned(), body(&json!({"MemTotal": 16_u64 << 30})));
     // Without length: the stream begins, and stays silent.
     answers.insert("/events".to_owned(), "Content-Type: application/json\r\n\r\n".to_owned());
     for project in projects {
@@ -134,7 +139,21 @@ fn engine_answer(answers: &HashMap<String, String>, target: &str) -> Option<Stri
         let project = query.split_once("compose.project=")?.1.split('"').next()?;
         return answers.get(&format!("list/{project}")).cloned();
     }
+    if path.strip_suffix("/stats").is_some_and(|container| answers.contains_key(&format!("{container}/json")))
+    {
+        return Some(body(&usage()));
+    }
     answers.get(path).cloned()
+}
+
+/// What a container has used until now: a tenth of a core since the epoch.
+fn usage() -> serde_json::Value {
+    let now = jiff::Timestamp::now();
+    json!({
+        "read": now.to_string(),
+        "cpu_stats": {"cpu_usage": {"total_usage": u64::try_from(now.as_nanosecond() / 10).unwrap_or_default()}, "online_cpus": 2},
+        "memory_stats": {"usage": 50_000_000, "limit": 100_000_000, "stats": {"inactive_file": 1_000_000}},
+    })
 }
 
 fn body(value: &serde_json::Value) -> String {

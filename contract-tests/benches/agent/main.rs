@@ -8,6 +8,7 @@
 //! On a machine that has other work the spread tells how far to trust a figure.
 
 mod fakes;
+mod lean;
 mod live;
 mod subject;
 
@@ -90,7 +91,7 @@ fn mib(bytes: u64) -> String {
 type Part = fn(&mut Table);
 
 /// What is measured, by the name that asks for it alone.
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 9] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),
@@ -99,6 +100,7 @@ const PARTS: [(&str, Part); 8] = [
     ("updates", updates),
     ("answers", live::answers),
     ("hundred", live::hundred),
+    ("lean", lean::lean),
 ];
 
 fn main() -> std::process::ExitCode {

@@ -1,5 +1,6 @@
 //! The program that is measured: one process, its API, what the kernel counts about it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,6 +24,28 @@ pub(crate) fn program() -> PathBuf {
     path
 }
 
+/// A program and the arguments that it gets before `--config`.
+pub(crate) struct Program(Vec<OsString>);
+
+impl Program {
+    /// The one that is measured.
+    pub(crate) fn ours() -> Self {
+        Self(vec![program().into_os_string()])
+    }
+
+    /// The one that it is compared with: `$EVENKEEL_OTHER`, its path and arguments with spaces between.
+    pub(crate) fn other() -> Option<Self> {
+        let words = std::env::var("EVENKEEL_OTHER").ok()?;
+        Some(Self(words.split_whitespace().map(OsString::from).collect())).filter(|other| !other.0.is_empty())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.0[0]);
+        command.args(&self.0[1..]);
+        command
+    }
+}
+
 /// A running agent.
 pub(crate) struct Subject {
     child: Child,
@@ -34,6 +57,11 @@ pub(crate) struct Subject {
 impl Subject {
     /// Starts it with `config` on the engine at `docker_host`; its files are in `folder`.
     pub(crate) fn start(folder: &Path, config: &Config, docker_host: &str) -> Self {
+        Self::start_as(&Program::ours(), folder, config, docker_host)
+    }
+
+    /// The same with another program.
+    pub(crate) fn start_as(program: &Program, folder: &Path, config: &Config, docker_host: &str) -> Self {
         let address = format!("127.0.0.1:{}", unused_port());
         let config = config
             .clone()
@@ -43,7 +71,8 @@ impl Subject {
         let path = folder.join("config.json");
         fs::write(&path, Value::from(config).to_string()).expect("the configuration can be written");
         let began = Instant::now();
-        let child = Command::new(program())
+        let child = program
+            .command()
             .arg("--config")
             .arg(&path)
             .env("DOCKER_HOST", docker_host)
@@ -128,6 +157,17 @@ impl Subject {
     /// Resident memory in bytes, and how much of it comes from no file.
     pub(crate) fn resident(&self) -> (u64, u64) {
         (self.proc_number("status", "VmRSS") << 10, self.proc_number("status", "RssAnon") << 10)
+    }
+
+    /// How often its threads gave up the processor so far: each time it is woken it does once.
+    pub(crate) fn wake_ups(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process has threads");
+        let count = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default()
+        };
+        tasks.flatten().map(count).sum()
     }
 
     /// SIGKILL.

@@ -34,7 +34,7 @@ pub(super) struct Client {
     /// For what the library encodes or decodes: logs, pulls, and changes without an answer.
     pub(super) docker: Docker,
     transport: Arc<Transport>,
-    version: ApiVersion,
+    pub(super) version: ApiVersion,
     /// Whether the engine is podman.
     pub(super) podman: bool,
 }

@@ -33,6 +33,8 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     client: Mutex<Option<Client>>,
     places: Semaphore,
+    /// Counters have places of their own: there are many of them, and nobody waits for one.
+    stats_places: Semaphore,
     /// Questions that were answered.
     answers: AtomicU64,
 }
@@ -44,6 +46,7 @@ impl Connection {
             endpoint,
             client: Mutex::new(None),
             places: Semaphore::new(AT_ONCE),
+            stats_places: Semaphore::new(AT_ONCE),
             answers: AtomicU64::new(0),
         }
     }
@@ -54,16 +57,50 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let _place = self.place().await;
-        let result = self.call(doing, READ, ask).await;
+        self.read_in(&self.places, doing, READ, ask).await
+    }
+
+    /// Asks the engine for a container's counters. Engines of before 24.0 answer all who wait when their collector has
+    /// run, once a second, so they are asked for all at once; others over the connections that are kept.
+    pub(super) async fn read_stats<T, F, Fut>(
+        &self,
+        doing: &str,
+        limit: Duration,
+        ask: F,
+    ) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let client = self.client.lock().await.clone();
+        if client.is_none_or(|client| client.version.reads_stats_at_once()) {
+            self.read_in(&self.stats_places, doing, limit, ask).await
+        } else {
+            self.call(doing, limit, ask).await
+        }
+    }
+
+    async fn read_in<T, F, Fut>(
+        &self,
+        places: &Semaphore,
+        doing: &str,
+        limit: Duration,
+        ask: F,
+    ) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let _place = self.place(places).await;
+        let result = self.call(doing, limit, ask).await;
         let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
         self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
         result
     }
 
     /// Waits for a place as long as the engine answers.
-    async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        let mut place = pin!(self.places.acquire());
+    async fn place<'a>(&self, places: &'a Semaphore) -> Option<SemaphorePermit<'a>> {
+        let mut place = pin!(places.acquire());
         loop {
             let before = self.answers.load(Ordering::Relaxed);
             match timeout(COURTESY, &mut place).await {

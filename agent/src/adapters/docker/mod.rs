@@ -460,13 +460,9 @@ impl Engine for DockerEngine {
         let path = path.as_str();
         // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
         let query = [("stream", "false"), ("one-shot", "true")];
-        let seen = self
-            .connection
-            .call(&format!("read the stats of {name}"), STATS, |client| async move {
-                client.get(path, &query).await
-            })
-            .await;
-        match seen {
+        let doing = format!("read the stats of {name}");
+        let ask = |client: Client| async move { client.get(path, &query).await };
+        match self.connection.read_stats(&doing, STATS, ask).await {
             Ok(seen) => Ok(stats::usage(&seen)),
             Err(EngineError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),

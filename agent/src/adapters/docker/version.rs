@@ -11,6 +11,10 @@ const NEWEST_TESTED: ApiVersion = ApiVersion { major: 1, minor: 51 };
 /// What an engine is asked in that names no version: Docker 20.10's, which podman speaks as well.
 const OLDEST_TESTED: ApiVersion = ApiVersion { major: 1, minor: 41 };
 
+/// Since Docker 24 an engine reads a container's counters when it is asked. Before, and in podman, which speaks an older
+/// version, an answer may wait for the next run of a collector (DOMAIN 5).
+const STATS_AT_ONCE: ApiVersion = ApiVersion { major: 1, minor: 43 };
+
 /// A version of the engine's API, for example `1.41`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ApiVersion {
@@ -33,6 +37,11 @@ impl ApiVersion {
     /// Whether this program was tested with it, or with a newer and an older one.
     pub(super) fn is_tested(self) -> bool {
         (OLDEST_TESTED..=NEWEST_TESTED).contains(&self)
+    }
+
+    /// Whether an engine that speaks it reads a container's counters when it is asked.
+    pub(super) fn reads_stats_at_once(self) -> bool {
+        self >= STATS_AT_ONCE
     }
 
     /// Its number in the client library's terms.

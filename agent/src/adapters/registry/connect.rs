@@ -5,13 +5,14 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_common::tls;
 use http::header::USER_AGENT;
 use http::{Extensions, HeaderMap, HeaderValue, Uri};
-use hyper_rustls::HttpsConnector;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector, HttpInfo};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
@@ -19,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -34,23 +36,44 @@ const PORTION: usize = 16 * 1024;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+/// TLS settings that are made when they are first needed: the system's authorities alone are some hundred kilobytes.
+/// Clones share them.
+#[derive(Clone)]
+pub(super) struct Tls(Arc<LazyLock<Arc<ClientConfig>>>);
+
+impl Tls {
+    /// Certificates are verified.
+    pub(super) fn verified() -> Self {
+        Self(Arc::new(LazyLock::new(|| Arc::new(tls::client_config()))))
+    }
+
+    /// Any certificate is taken.
+    pub(super) fn unverified() -> Self {
+        Self(Arc::new(LazyLock::new(|| Arc::new(tls::unverified_client_config()))))
+    }
+
+    fn config(&self) -> Arc<ClientConfig> {
+        LazyLock::force(&self.0).clone()
+    }
+}
+
 /// Connects to the host of an address, or to its proxy.
 #[derive(Clone)]
 pub(super) struct Connector {
-    dial: HttpsConnector<HttpConnector<Resolver>>,
-    tls: Arc<ClientConfig>,
+    tcp: HttpConnector<Resolver>,
+    tls: Tls,
     proxies: Option<Arc<Matcher>>,
 }
 
 impl Connector {
     /// `proxies` is `None` where none is used.
-    pub(super) fn new(tls: Arc<ClientConfig>, resolver: Resolver, proxies: Option<Arc<Matcher>>) -> Self {
+    pub(super) fn new(tls: Tls, resolver: Resolver, proxies: Option<Arc<Matcher>>) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         // It shares this time among the addresses of a name.
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        Self { dial: (tcp, tls.clone()).into(), tls, proxies }
+        Self { tcp, tls, proxies }
     }
 
     #[cfg(test)]
@@ -63,19 +86,29 @@ impl Connector {
         self.proxies.as_ref()?.intercept(to)
     }
 
-    async fn connect(mut self, to: Uri) -> Result<Paced, BoxError> {
+    /// Connects to an address itself.
+    async fn dial(mut self, to: Uri) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
+        if to.scheme_str() == Some("https") {
+            return HttpsConnector::from((self.tcp, self.tls.config())).call(to).await;
+        }
+        Ok(MaybeHttpsStream::Http(self.tcp.call(to).await?))
+    }
+
+    async fn connect(self, to: Uri) -> Result<Paced, BoxError> {
         let Some(proxy) = self.proxy(&to) else {
-            let stream = self.dial.call(to).await?;
+            let stream = self.dial(to).await?;
             let peer = peer(&stream);
             return Ok(Paced::new(TokioIo::new(stream), peer, false));
         };
         if to.scheme_str() != Some("https") {
-            let stream = self.dial.call(proxy.uri().clone()).await?;
+            let stream = self.dial(proxy.uri().clone()).await?;
             let peer = peer(&stream);
             return Ok(Paced::new(TokioIo::new(stream), peer, true));
         }
-        let mut tunnel = Tunnel::new(proxy.uri().clone(), self.dial)
-            .with_headers(HeaderMap::from_iter([(USER_AGENT, AGENT)]));
+        let tls = self.tls.config();
+        let dial = HttpsConnector::from((self.tcp, tls.clone()));
+        let mut tunnel =
+            Tunnel::new(proxy.uri().clone(), dial).with_headers(HeaderMap::from_iter([(USER_AGENT, AGENT)]));
         if let Some(login) = proxy.basic_auth() {
             tunnel = tunnel.with_auth(login.clone());
         }
@@ -83,7 +116,7 @@ impl Connector {
         let name = ServerName::try_from(host.to_owned())?;
         let stream = tunnel.call(to).await?;
         let peer = peer(&stream);
-        let stream = TlsConnector::from(self.tls).connect(name, TokioIo::new(stream)).await?;
+        let stream = TlsConnector::from(tls).connect(name, TokioIo::new(stream)).await?;
         Ok(Paced::new(stream, peer, false))
     }
 }
@@ -94,7 +127,7 @@ impl Service<Uri> for Connector {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.dial.poll_ready(cx)
+        self.tcp.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
@@ -196,7 +229,6 @@ mod tests {
     use super::super::client::Client;
     use super::super::reach::system_lookup;
     use super::*;
-    use evenkeel_common::tls;
 
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
@@ -222,8 +254,7 @@ mod tests {
         let address = format!("http://ann:s3cret@{}", proxy.local_addr().unwrap());
         let proxies = Matcher::builder().all(address).no("direct.example").build();
         let resolver = Resolver { lookup: system_lookup(), limit: None };
-        let config = Arc::new(tls::unverified_client_config());
-        (proxy, Client::new(Connector::new(config, resolver, Some(Arc::new(proxies)))))
+        (proxy, Client::new(Connector::new(Tls::unverified(), resolver, Some(Arc::new(proxies)))))
     }
 
     async fn get(client: &Client, url: &str) -> StatusCode {

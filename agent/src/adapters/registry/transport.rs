@@ -7,15 +7,13 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, LOCATIO
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::client::proxy::matcher::Matcher;
-use rustls::ClientConfig;
 use url::Url;
 
 use super::client::{Client, ExchangeError, Response};
-use super::connect::{CONNECT_TIMEOUT, Connector};
+use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
 use super::fault::{Fault, status_words, transport_words};
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use crate::ports::meter::{Meter, RequestOutcome};
-use evenkeel_common::tls;
 
 const MOST_REDIRECTS: usize = 5;
 
@@ -27,7 +25,7 @@ pub(super) struct Transport {
     loopback: Client,
     /// The one host whose certificate is not verified (`registry.insecure`).
     unverified: Option<(String, Client)>,
-    verified_config: Arc<ClientConfig>,
+    verified_config: Tls,
     proxies: Arc<Matcher>,
     lookup: Lookup,
     /// Who counts.
@@ -73,16 +71,16 @@ impl Outgoing {
 impl Transport {
     /// `unverified` is an address whose host may show any certificate.
     pub(super) fn new(unverified: Option<&Url>) -> Self {
-        let verified = Arc::new(tls::client_config());
+        let verified = Tls::verified();
         let proxies = Arc::new(Matcher::from_env());
         let lookup = system_lookup();
-        let client = |tls: &Arc<ClientConfig>, with_proxies: bool| {
+        let client = |tls: &Tls, with_proxies: bool| {
             let resolver = Resolver { lookup: lookup.clone(), limit: None };
             Client::new(Connector::new(tls.clone(), resolver, with_proxies.then(|| proxies.clone())))
         };
         let unverified = unverified.map(|url| {
             let host = url.host_str().unwrap_or_default().to_owned();
-            (host, client(&Arc::new(tls::unverified_client_config()), !is_local(url)))
+            (host, client(&Tls::unverified(), !is_local(url)))
         });
         Self {
             remote: client(&verified, true),
@@ -112,7 +110,7 @@ impl Transport {
         }
         let host = url.host_str().unwrap_or_default();
         let config = match &self.unverified {
-            Some((unverified, _)) if unverified == host => Arc::new(tls::unverified_client_config()),
+            Some((unverified, _)) if unverified == host => Tls::unverified(),
             _ => self.verified_config.clone(),
         };
         let resolver = Resolver { lookup: self.lookup.clone(), limit: Some((host.to_owned(), limit)) };

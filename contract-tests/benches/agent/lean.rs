@@ -1,0 +1,210 @@
+//! What it costs to be there: the first answer, memory and wake-ups; beside another program (`$EVENKEEL_OTHER`) on the
+//! same work where one is named.
+//!
+//! Registry and engine are fakes. The other program gets the same configuration file, and has to answer `GET /health`
+//! and `GET /status` (spec 4.1).
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use contract_tests::Config;
+use tempfile::TempDir;
+
+use crate::subject::{Program, Subject};
+use crate::{MIB, Table, config, fakes, fleet, folder};
+
+/// How often each figure is taken.
+const STARTS: usize = 15;
+const RUNS: usize = 3;
+/// How long wake-ups are counted.
+const WATCHED: Duration = Duration::from_secs(30);
+/// So that nothing falls due meanwhile.
+const HOUR: u64 = 3600;
+
+/// What a figure has to be less than, or at most.
+type Limit = Option<f64>;
+
+/// A figure of both programs.
+struct Figure {
+    what: String,
+    unit: &'static str,
+    limit: Limit,
+    ours: Vec<f64>,
+    others: Vec<f64>,
+}
+
+impl Figure {
+    fn new(what: impl Into<String>, unit: &'static str, limit: Limit) -> Self {
+        Self { what: what.into(), unit, limit, ours: Vec::new(), others: Vec::new() }
+    }
+
+    fn note(&mut self, is_other: bool, value: f64) {
+        let values = if is_other { &mut self.others } else { &mut self.ours };
+        values.push(value);
+    }
+
+    fn show(mut self, table: &mut Table) {
+        let median = middle(&mut self.ours);
+        let mut figure = format!("{median:.1}{} {}", self.unit, spread(&self.ours));
+        if !self.others.is_empty() {
+            let other = middle(&mut self.others);
+            let ratio = if other > 0.0 { format!("{:.2}", median / other) } else { "none".to_owned() };
+            figure.push_str(&format!(
+                "; the other {other:.1}{} {}, ratio {ratio}",
+                self.unit,
+                spread(&self.others)
+            ));
+        }
+        let target = self.limit.map(|limit| (format!("at most {limit}{}", self.unit), median <= limit));
+        table.add(&self.what, figure, target.as_ref().map(|(text, met)| (text.as_str(), *met)));
+    }
+}
+
+/// The median; puts the values in order.
+fn middle(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn spread(values: &[f64]) -> String {
+    format!("(n = {}, {:.1} to {:.1})", values.len(), values[0], values[values.len() - 1])
+}
+
+/// Fakes with services on them, and where an agent's files go.
+struct Ground {
+    folder: TempDir,
+    config: Config,
+    docker: String,
+    connections: Arc<AtomicU64>,
+}
+
+impl Ground {
+    /// One container for each of `services`, polled every `poll_interval` seconds, measured every `stats_interval`.
+    fn new(services: usize, poll_interval: u64, stats_interval: u64) -> Self {
+        let projects = fleet(services, 1);
+        let folder = folder();
+        let (host, _) = fakes::registry();
+        let socket = folder.path().join("engine.sock");
+        let connections = fakes::engine(&socket, &host, &projects);
+        let config = config(folder.path(), &host, poll_interval, &projects)
+            .set("monitor.stats_interval", stats_interval)
+            .set("docker_health.check_interval", HOUR);
+        Self { docker: format!("unix://{}", socket.display()), folder, config, connections }
+    }
+
+    fn start(&self, program: &Program) -> Subject {
+        Subject::start_as(program, self.folder.path(), &self.config, &self.docker)
+    }
+
+    /// Lets the next agent begin without a state.
+    fn forget(&self) {
+        let _ = fs::remove_dir_all(self.folder.path().join("state"));
+        let _ = fs::remove_file(self.folder.path().join("audit.jsonl"));
+    }
+}
+
+/// Both programs, the other one last, and whether it is the other.
+fn programs() -> Vec<(bool, Program)> {
+    let mut all = vec![(false, Program::ours())];
+    all.extend(Program::other().map(|other| (true, other)));
+    all
+}
+
+/// All figures.
+pub(crate) fn lean(table: &mut Table) {
+    for services in [1, 50, 300] {
+        first_answer(table, services);
+    }
+    resident(table);
+    watched(table);
+    idle(table);
+}
+
+fn first_answer(table: &mut Table, services: usize) {
+    let mut fresh = Figure::new(format!("first answer, {services} services, no state"), " ms", Some(10.0));
+    let mut again =
+        Figure::new(format!("first answer, {services} services, after SIGKILL"), " ms", Some(10.0));
+    for (is_other, program) in programs() {
+        let ground = Ground::new(services, HOUR, HOUR);
+        for _ in 0..STARTS {
+            ground.forget();
+            for figure in [&mut fresh, &mut again] {
+                let agent = ground.start(&program);
+                figure.note(is_other, agent.first_answer.as_secs_f64() * 1e3);
+                agent.wait_polls(1, Duration::from_millis(50));
+                agent.kill9();
+            }
+        }
+    }
+    fresh.show(table);
+    again.show(table);
+}
+
+fn resident(table: &mut Table) {
+    let mut whole = Figure::new("resident after 3 cycles, 300 services", " MiB", Some(13.0));
+    let mut own = Figure::new("of it not from files", " MiB", Some(5.0));
+    for (is_other, program) in programs() {
+        for _ in 0..RUNS {
+            let ground = Ground::new(300, 10, HOUR);
+            let agent = ground.start(&program);
+            agent.wait_polls(3, Duration::from_millis(500));
+            std::thread::sleep(Duration::from_secs(2));
+            let (rss, anonymous) = agent.resident();
+            whole.note(is_other, rss as f64 / MIB);
+            own.note(is_other, anonymous as f64 / MIB);
+        }
+    }
+    whole.show(table);
+    own.show(table);
+}
+
+/// Fifty containers that are measured every ten seconds.
+fn watched(table: &mut Table) {
+    let mut whole = Figure::new("resident, 50 containers measured every 10 s", " MiB", Some(11.0));
+    let mut own = Figure::new("of it not from files", " MiB", None);
+    let mut opened = Figure::new("connections to the engine meanwhile", " a second", Some(0.0));
+    let mut woken = Figure::new("wake-ups meanwhile", " a second", None);
+    for (is_other, program) in programs() {
+        for _ in 0..RUNS {
+            let ground = Ground::new(50, HOUR, 10);
+            let agent = ground.start(&program);
+            let measured = || {
+                let status = agent.get("/status");
+                let services = status["services"].as_array().cloned().unwrap_or_default();
+                services.iter().filter(|one| one["has_stats"] == true).count() == 50
+            };
+            agent.wait_until(Duration::from_millis(200), "all containers to be measured", measured);
+            std::thread::sleep(Duration::from_secs(5));
+            let before = (ground.connections.load(Ordering::Relaxed), agent.wake_ups());
+            std::thread::sleep(WATCHED);
+            let connections = ground.connections.load(Ordering::Relaxed) - before.0;
+            opened.note(is_other, connections as f64 / WATCHED.as_secs_f64());
+            woken.note(is_other, (agent.wake_ups() - before.1) as f64 / WATCHED.as_secs_f64());
+            let (rss, anonymous) = agent.resident();
+            whole.note(is_other, rss as f64 / MIB);
+            own.note(is_other, anonymous as f64 / MIB);
+        }
+    }
+    for figure in [whole, own, opened, woken] {
+        figure.show(table);
+    }
+}
+
+/// Nothing falls due.
+fn idle(table: &mut Table) {
+    let mut woken = Figure::new("wake-ups, 50 services, nothing due", " a second", Some(1.0));
+    for (is_other, program) in programs() {
+        let ground = Ground::new(50, HOUR, HOUR);
+        for _ in 0..RUNS {
+            let agent = ground.start(&program);
+            agent.wait_polls(1, Duration::from_millis(50));
+            std::thread::sleep(Duration::from_secs(15));
+            let before = agent.wake_ups();
+            std::thread::sleep(WATCHED);
+            woken.note(is_other, (agent.wake_ups() - before) as f64 / WATCHED.as_secs_f64());
+        }
+    }
+    woken.show(table);
+}
