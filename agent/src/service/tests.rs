@@ -1,6 +1,7 @@
 //! Stories of the decision core: what it says and wants when containers look so and so. No I/O, no clock.
 
 mod heal;
+mod journal;
 mod managed;
 mod network;
 mod scope;
@@ -16,10 +17,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, DisplacedTag, Step};
 use super::boot::{Boot, StartReason};
-use super::deploy::Cause;
 use super::input::{
     Files, ImageView, Input, LocalImage, Observation, ServiceReply, ServiceRequest, StepResult,
 };
+use super::rollout::plan::Cause;
 use super::status::StatusContext;
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};

@@ -28,7 +28,7 @@ use crate::project::services::Workers;
 use crate::project::worker::{BlockedElsewhere, Command, Handle, Worker, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
-use crate::service::deploy::Deployment;
+use crate::service::rollout::plan::Deployment;
 
 /// Longest time that the workers get to end; each has a shorter one of its own.
 const STOP_GRACE: Duration = Duration::from_secs(25);
