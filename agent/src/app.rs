@@ -83,7 +83,7 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     };
     let own_ports: Vec<u16> =
         listeners.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect();
-    let make_registry = move |config: &RegistryConfig| {
+    let make_registry = move |config: &RegistryConfig| -> anyhow::Result<RegistryClient> {
         let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
         Ok(client.metered(meter.clone()).shielding(own_ports.clone()))
     };
@@ -156,8 +156,10 @@ async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> 
     };
     let origin = ServiceDeps {
         source: source.clone(),
-        registry: current,
-        make_registry: Box::new(make_registry),
+        replace_registry: Box::new(move |config| {
+            current.replace(Arc::new(make_registry(config)?));
+            Ok(())
+        }),
         withhold,
         manager: manager.clone(),
         deliveries: deliveries.clone(),

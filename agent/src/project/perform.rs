@@ -114,7 +114,7 @@ async fn pull(
         };
         ids.push((text.clone(), id));
     }
-    Ok(StepResult::PullProgress { ids })
+    Ok(StepResult::Pulled { ids })
 }
 
 async fn fetch(

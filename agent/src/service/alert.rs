@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use super::Service;
+use super::event::{Event, ResourceAlert};
 use super::input::{ContainerUse, Measurement};
 use crate::model::Container;
 
@@ -32,7 +32,7 @@ impl Gauges {
 
 /// A resource with a threshold.
 struct Gauge {
-    what: &'static str,
+    resource: &'static str,
     threshold: f64,
     /// Its value in percent.
     of: fn(Load) -> f64,
@@ -85,24 +85,22 @@ impl Service {
         Some(total)
     }
 
-    pub(super) fn measured(
-        &mut self,
-        measurement: Measurement,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
+    pub(super) fn measured(&mut self, measurement: Measurement, now: Timestamp) {
         let whole = measurement.whole;
         self.gauges.last = Some(measurement);
         let Some(total) = self.usage().filter(|_| whole) else { return };
         let (cpu_threshold, memory_threshold) = (self.config.cpu_threshold, self.config.memory_threshold);
-        let cpu = Gauge { what: "CPU", threshold: cpu_threshold, of: |load| load.cpu_percent };
-        let memory = Gauge { what: "memory", threshold: memory_threshold, of: Load::memory_percent };
+        let cpu = Gauge { resource: "CPU", threshold: cpu_threshold, of: |load| load.cpu_percent };
+        let memory = Gauge { resource: "memory", threshold: memory_threshold, of: Load::memory_percent };
         let mut alerts = std::mem::take(&mut self.gauges.cpu_alerts);
-        self.judge_load(&cpu, total, &mut alerts, now, entries);
+        let over_cpu = self.judge_load(&cpu, total, &mut alerts, now);
         self.gauges.cpu_alerts = alerts;
         let mut alerts = std::mem::take(&mut self.gauges.memory_alerts);
-        self.judge_load(&memory, total, &mut alerts, now, entries);
+        let over_memory = self.judge_load(&memory, total, &mut alerts, now);
         self.gauges.memory_alerts = alerts;
+        for alert in over_cpu.into_iter().chain(over_memory) {
+            self.emit(Event::ResourceAlert(alert), now);
+        }
     }
 
     /// Judges the service as a whole and each container by its own limit (spec 1.7). An alert of the service speaks
@@ -113,8 +111,7 @@ impl Service {
         total: Load,
         alerts: &mut Alerts,
         now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
+    ) -> Vec<ResourceAlert> {
         let cooldown = self.config.heal_cooldown;
         alerts.retain(|_, at| now < *at + cooldown);
         let is_over = |value: f64| gauge.threshold > 0.0 && value > gauge.threshold;
@@ -122,32 +119,27 @@ impl Service {
         let loads: Vec<(String, f64)> = self.running().filter_map(load).collect();
         let too_high = loads.iter().filter(|(_, value)| is_over(*value));
         let whole = (gauge.of)(total);
+        let alert = |percent: f64| ResourceAlert {
+            resource: gauge.resource,
+            container: None,
+            percent,
+            threshold: gauge.threshold,
+            largest: None,
+        };
         if is_over(whole) && !alerts.contains_key(WHOLE) {
             let largest = loads.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-            let mut entry = self.alert(gauge, "", whole, now);
-            if let Some((name, value)) = largest {
-                entry.reason = Some(format!("{name} has the largest share: {value:.2} %"));
-                entry.container = Some(name.clone());
-            }
-            entries.push(entry);
             let told = too_high.chain(largest).map(|(name, _)| name.clone());
             alerts.extend(told.chain([WHOLE.to_owned()]).map(|name| (name, now)));
-            return;
+            return vec![ResourceAlert { largest: largest.cloned(), ..alert(whole) }];
         }
+        let mut found = Vec::new();
         for (name, value) in too_high {
             if !alerts.contains_key(name) {
-                let mut entry = self.alert(gauge, &format!(" of {name}"), *value, now);
-                entry.container = Some(name.clone());
-                entries.push(entry);
+                found.push(ResourceAlert { container: Some(name.clone()), ..alert(*value) });
                 alerts.insert(name.clone(), now);
             }
         }
-    }
-
-    fn alert(&self, gauge: &Gauge, of: &str, value: f64, now: Timestamp) -> AuditEntry {
-        let Gauge { what, threshold, .. } = gauge;
-        let message = format!("{what}{of} is at {value:.2} %, above the threshold of {threshold} %");
-        self.entry(now, Kind::RESOURCE_ALERT, Level::Warning, message)
+        found
     }
 }
 
@@ -155,6 +147,8 @@ impl Service {
 mod tests {
     use std::sync::Arc;
     use std::time::Duration;
+
+    use evenkeel_common::wire::Kind;
 
     use super::super::input::Input;
     use super::*;

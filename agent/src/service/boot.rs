@@ -5,13 +5,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Container, State};
 
-use super::wording::names;
+use super::event::Event;
 use super::{Durable, Service};
 
 /// Why a service begins.
@@ -62,35 +61,21 @@ impl Service {
         }
     }
 
-    /// Takes up the deployment that was under way, and says so.
-    pub(super) fn resume(&mut self, reason_to_start: StartReason, now: Timestamp) -> Vec<AuditEntry> {
-        let Some(deployment) = &self.durable.deployment else { return Vec::new() };
+    /// Takes up the deployment that was under way, if there is one.
+    pub(super) fn resume(&mut self, reason: StartReason, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
         if self.project_at_work().is_none() {
             tracing::warn!(
                 service = self.config.name,
                 "the deployment under way is dropped: its compose project is no longer configured"
             );
             self.durable.deployment = None;
-            return Vec::new();
+            return;
         }
-        let images = match &deployment.image_changes[..] {
-            [] => "the project".to_owned(),
-            image_changes => names(image_changes),
-        };
-        let message = format!("taking up the deployment of {images} at step {}", deployment.phase.name());
-        let mut entry = self.entry(now, Kind::RESUMED, Level::Info, message);
-        if let [only] = &deployment.image_changes[..] {
-            entry.old_digest = only.old_digest.as_ref().map(ToString::to_string);
-            entry.new_digest = Some(only.digest.to_string());
-        }
-        let reason = match reason_to_start {
-            StartReason::Start => "the agent was stopped in the middle of it",
-            StartReason::Reload => "the configuration of the service was changed in the middle of it",
-        };
-        entry.reason = Some(reason.to_owned());
-        // Machine and engine may have been restarted too: bring the project up again, then judge anew.
+        let (image_changes, step) = (deployment.image_changes.clone(), deployment.phase.name());
+        self.emit(Event::Resumed { image_changes, step, reason }, now);
+        // Machine and engine may have been restarted too: bring the project up again, and begin the probation again.
         self.interrupted(now);
-        vec![entry]
     }
 
     /// The agent is being stopped: notes what runs.

@@ -1,48 +1,30 @@
 //! From what a check saw to what is wanted: up to date, blocked, not found, or a plan.
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, State, UpMode};
+use crate::model::{Container, State};
 
-use super::action::OldImage;
 use super::compare::{self, Comparison};
-use super::deploy::{Cause, Deployment, ImageChange, Phase};
+use super::event::{Event, Fault, FaultCause, Unblock};
 use super::input::{CheckFault, ImageView, Observation};
-use super::probation::Baseline;
-use super::{Fault, Service};
+use super::rollout::plan::Cause;
+use super::{Service, wording};
+
+/// How the images of a service compare with the registry's.
+struct Compared {
+    /// One has another digest there.
+    stale: bool,
+    /// All are known to be what is there, as far as that can be known.
+    matching: bool,
+}
 
 impl Service {
-    pub(super) fn checked(
-        &mut self,
-        asked: bool,
-        result: Result<Observation, CheckFault>,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
+    /// A check ended: what it saw is compared, and what is to be done follows.
+    pub(super) fn checked(&mut self, asked: bool, result: Result<Observation, CheckFault>, now: Timestamp) {
         let observation = match result {
             Ok(observation) => observation,
-            Err(fault) => {
-                let text = match fault {
-                    CheckFault::Failed(text) => {
-                        self.last_check = Some(now);
-                        self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now, entries);
-                        text
-                    }
-                    // Nothing is known, and the engine's own health says so for all services at once.
-                    CheckFault::EngineAway(text) => text,
-                };
-                if std::mem::take(&mut self.redeploy_asked) {
-                    entries.push(self.failed_redeploy(now, &text));
-                } else if asked {
-                    let message = "the check that was asked for could not be made";
-                    let mut entry = self.entry(now, Kind::TRIGGER_FAILED, Level::Error, message);
-                    entry.reason = Some(text);
-                    entries.push(entry);
-                }
-                return;
-            }
+            Err(fault) => return self.check_failed(asked, fault, now),
         };
 
         // Where a registry keeps its answer to itself, what does not depend on it is decided now; the rest follows.
@@ -52,72 +34,13 @@ impl Service {
             self.last_check = Some(now);
         }
         let observation = self.without_left_behind(observation);
-        let mut stale = false;
-        let mut matching = true;
-        for view in &observation.images {
-            match self.compared(view, &observation) {
-                Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
-                Comparison::Unanswered => matching &= self.ran_before(view, &observation.containers),
-                Comparison::UpToDate => {
-                    self.durable
-                        .published
-                        .extend(view.remote.clone().map(|remote| (view.configured.clone(), remote)));
-                    self.durable.not_found.remove(&view.configured);
-                    if let Some(blocked) = self.durable.blocked.remove(&view.configured) {
-                        self.durable.rollback_failed = false;
-                        let message = format!("{} runs on what the registry has again", view.configured);
-                        let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
-                        entry.old_digest = Some(blocked.to_string());
-                        entry.new_digest = view.remote.as_ref().map(ToString::to_string);
-                        entry.reason = Some("the remote digest changed".into());
-                        entries.push(entry);
-                    }
-                }
-                Comparison::NotFound { remote, new } => {
-                    matching = false;
-                    if new {
-                        self.durable.not_found.insert(view.configured.clone(), remote.clone());
-                        let message = format!(
-                            "{} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest",
-                            view.configured
-                        );
-                        let mut entry = self.entry(now, Kind::NOT_FOUND, Level::Warning, message);
-                        entry.new_digest = Some(remote.to_string());
-                        entry.reason = Some(if view.running.is_empty() && view.tagged.is_none() {
-                            "the image is not on this machine; a redeploy fetches it".into()
-                        } else {
-                            "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
-                                .into()
-                        });
-                        entries.push(entry);
-                    }
-                }
-                Comparison::Stale { remote } => {
-                    stale = true;
-                    if compare::is_comparable(view) {
-                        self.durable.not_found.remove(&view.configured);
-                    }
-                    if let Some(blocked) = self.durable.blocked.remove(&view.configured) {
-                        self.durable.rollback_failed = false;
-                        let message = format!(
-                            "the registry has another digest of {} than the blocked one",
-                            view.configured
-                        );
-                        let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
-                        entry.old_digest = Some(blocked.to_string());
-                        entry.new_digest = Some(remote.to_string());
-                        entry.reason = Some("the remote digest changed".into());
-                        entries.push(entry);
-                    }
-                }
-            }
-        }
+        let Compared { stale, matching } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files);
         self.compare_with_shutdown(&observation.containers, now);
-        // What is there is started as it is then, and nothing is made anew but on a person's word.
-        let held = !observation.left_out.is_empty();
-        let start = self.start_wanted(&observation.containers, matching && (held || !stale), now);
-        let start = start.filter(|cause| !held || *cause != Cause::ForceUp { down: true });
+        // Unlisted override file: start only; recreate only on an explicit redeploy.
+        let start_only = !observation.left_out.is_empty();
+        let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
+        let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         self.containers = Some(observation.containers.clone());
         self.seen = Some(observation);
         self.fetched.clear();
@@ -130,16 +53,16 @@ impl Service {
         let redeploy = !pending && std::mem::take(&mut self.redeploy_asked);
         let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
         if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
-            entries.push(self.failed_redeploy(now, text));
+            self.redeploy_failed(text.clone(), String::new(), now);
         }
         self.wanted = if redeploy && registry_fault.is_none() {
             Some(Cause::Redeploy)
-        } else if stale && self.config.auto_update && !held {
+        } else if stale && self.config.auto_update && !start_only {
             Some(Cause::Update)
         } else if retry_rollback && self.durable.rollback_failed && self.is_on_unproven() {
             Some(Cause::RetryRollback)
         } else {
-            drift.filter(|_| !held).or(start)
+            drift.filter(|_| !start_only).or(start)
         };
         let bars_update = files_fault.or_else(|| self.left_out()).or_else(|| self.unused());
         if bars_update.is_some() {
@@ -148,36 +71,91 @@ impl Service {
         if pending {
             return;
         }
-        if let Some(text) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
-            let message = "the check that was asked for could not be made";
-            let mut entry = self.entry(now, Kind::TRIGGER_FAILED, Level::Error, message);
-            entry.reason = Some(text.clone());
-            entries.push(entry);
+        if let Some(why) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
+            self.emit(Event::TriggerFailed { why: why.clone() }, now);
         }
         let faults: Vec<String> = bars_update.into_iter().chain(registry_fault).collect();
+        self.conclude_check(asked, &faults, now);
+    }
+
+    /// Nothing could be seen.
+    fn check_failed(&mut self, asked: bool, fault: CheckFault, now: Timestamp) {
+        let text = match fault {
+            CheckFault::Failed(text) => {
+                self.last_check = Some(now);
+                self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now);
+                text
+            }
+            // Nothing is known, and the engine's own health says so for all services at once.
+            CheckFault::EngineAway(text) => text,
+        };
+        if std::mem::take(&mut self.redeploy_asked) {
+            self.redeploy_failed(text, String::new(), now);
+        } else if asked {
+            self.emit(Event::TriggerFailed { why: text }, now);
+        }
+    }
+
+    /// Compares each image with the registry; what was blocked or not found may be so no more.
+    fn compare_images(&mut self, observation: &Observation, now: Timestamp) -> Compared {
+        let mut all = Compared { stale: false, matching: true };
+        for view in &observation.images {
+            let image = view.configured.clone();
+            match self.compared(view, observation) {
+                Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
+                Comparison::Unanswered => all.matching &= self.ran_before(view, &observation.containers),
+                Comparison::UpToDate => {
+                    let remote = view.remote.clone();
+                    self.durable.published.extend(remote.clone().map(|remote| (image.clone(), remote)));
+                    self.durable.not_found.remove(&image);
+                    if let Some(blocked) = self.durable.blocked.remove(&image) {
+                        self.durable.rollback_failed = false;
+                        self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
+                    }
+                }
+                Comparison::NotFound { remote, new } => {
+                    all.matching = false;
+                    if new {
+                        self.durable.not_found.insert(image.clone(), remote.clone());
+                        let is_here = !view.running.is_empty() || view.tagged.is_some();
+                        self.emit(Event::NotFound { image, remote, is_here }, now);
+                    }
+                }
+                Comparison::Stale { remote } => {
+                    all.stale = true;
+                    if compare::is_comparable(view) {
+                        self.durable.not_found.remove(&image);
+                    }
+                    if let Some(blocked) = self.durable.blocked.remove(&image) {
+                        self.durable.rollback_failed = false;
+                        self.emit(Event::Unblocked(Unblock::NewDigest { image, blocked, remote }), now);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The end of a check that saw everything: what is wrong is shown, and what is no longer wrong is over.
+    fn conclude_check(&mut self, asked: bool, faults: &[String], now: Timestamp) {
         if !faults.is_empty() {
             // A start that fails again and again is one fault, not two in turn.
             let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
             if !fails {
-                let fault = Fault { text: faults.join("; "), from_check: true };
-                self.set_fault(Some(fault), now, entries);
+                self.set_fault(Some(Fault { text: faults.join("; "), from_check: true }), now);
             }
             return;
         }
         // A deploy that failed is not made good by waiting: what it left half-made must be gone.
         let half_made = || self.containers.iter().flatten().any(|c| c.state == State::Created);
         let mended = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !half_made());
-        let over = self.fault.as_ref().is_some_and(mended);
-        if over {
-            self.set_fault(None, now, entries);
+        if self.fault.as_ref().is_some_and(mended) {
+            self.set_fault(None, now);
         }
         if asked && self.wanted.is_none() {
-            let message = match (self.durable.blocked.is_empty(), self.durable.not_found.is_empty()) {
-                (true, true) => "checked: everything is up to date",
-                (false, _) => "checked: the registry still has a blocked digest",
-                (true, false) => "checked: the local image is still not found",
-            };
-            entries.push(self.entry(now, Kind::CHECKED, Level::Info, message));
+            let has_blocked = !self.durable.blocked.is_empty();
+            let has_not_found = !self.durable.not_found.is_empty();
+            self.emit(Event::Checked { has_blocked, has_not_found }, now);
         }
     }
 
@@ -216,7 +194,7 @@ impl Service {
     }
 
     /// How an image stands, where a block by another service of the project counts, too.
-    fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
+    pub(super) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
         let elsewhere = |(reference, digest): &(Reference, Digest)| {
             *reference == view.reference && Some(digest) == view.remote.as_ref()
         };
@@ -265,118 +243,14 @@ impl Service {
         let mut theirs: Vec<&str> = all.iter().map(|c| c.config_image.as_str()).collect();
         theirs.sort_unstable();
         theirs.dedup();
-        let ours: Vec<String> = wanted.iter().map(|view| view.reference.to_string()).collect();
-        Some(format!(
-            "no container of the project is made from {}; they are made from {}",
-            ours.join(", "),
-            theirs.join(", ")
-        ))
+        let ours: Vec<Reference> = wanted.iter().map(|view| view.reference.clone()).collect();
+        Some(wording::fault(&FaultCause::ImagesUnused { configured: &ours, used: &theirs }))
     }
 
     /// What is wrong when the project was brought up with more files than are configured: compose takes an override
     /// file beside the first one by itself, but not when files are named.
     pub(super) fn left_out(&self) -> Option<String> {
         let files = &self.seen.as_ref()?.left_out;
-        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        (!names.is_empty()).then(|| {
-            format!(
-                "the containers were made with {}, too, which compose_files does not name: without it they would lose \
-                 what it sets, so they are not made anew; name it there, or redeploy to go on without it",
-                names.join(", ")
-            )
-        })
-    }
-
-    /// Plans a deployment from what was seen. Whether there is one to do.
-    pub(super) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
-        let Some(observation) = &self.seen else { return false };
-        let mut image_changes = Vec::new();
-        let mut kept_tags = Vec::new();
-        for view in &observation.images {
-            let old = view.running.first().or(view.tagged.as_ref());
-            let unproven = self.durable.unproven.get(&view.configured);
-            let proven = self.durable.proven.get(&view.configured);
-            // What to go back to: what runs, unless that is known to be unproven.
-            let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
-            let rolling_back =
-                if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
-            let verdict = self.compared(view, observation);
-            let digest = match (&verdict, &cause) {
-                (Comparison::Stale { remote }, _) => remote,
-                (Comparison::UpToDate | Comparison::NotFound { .. }, Cause::Redeploy) => {
-                    let Some(remote) = &view.remote else { continue };
-                    remote
-                }
-                (Comparison::Blocked, _) => {
-                    // What runs stays. When nothing runs, the tag may name the blocked image itself.
-                    let kept = if view.running.is_empty() { proven.cloned() } else { rolling_back };
-                    kept_tags.extend(kept.map(|kept| (view.reference.clone(), kept)));
-                    continue;
-                }
-                _ => continue,
-            };
-            if !cause.is_about_images() {
-                continue;
-            }
-            image_changes.push(ImageChange {
-                configured: view.configured.clone(),
-                reference: view.reference.clone(),
-                old_digest: if is_unproven {
-                    rolling_back.as_ref().and_then(|old| old.source.as_ref()?.digest.clone())
-                } else {
-                    old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
-                },
-                old: rolling_back,
-                digest: digest.clone(),
-                new_id: None,
-            });
-        }
-        for (reference, digest) in &observation.blocked_elsewhere {
-            let running = observation
-                .containers
-                .iter()
-                .find(|c| c.state == State::Running && c.is_made_from(reference));
-            let own = image_changes.iter().any(|m| m.reference == *reference);
-            if let (Some(container), false) = (running, own) {
-                tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
-                kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
-            }
-        }
-        if image_changes.is_empty() && cause == Cause::Update {
-            return false;
-        }
-        let up_mode = match &cause {
-            Cause::Redeploy => UpMode::All,
-            Cause::Start | Cause::ForceUp { .. } if !observation.left_out.is_empty() => UpMode::StartOnly,
-            _ => UpMode::Changed,
-        };
-        self.durable.rollback_failed = false;
-        let mut deployment = Deployment {
-            project: self.config.project(),
-            grace: self.config.health_grace,
-            begun: now,
-            image_changes,
-            kept_tags,
-            sibling_tags: Vec::new(),
-            displaced: None,
-            before: Baseline::all(&observation.containers),
-            up_mode,
-            phase: if cause.is_about_images() { Phase::PinImages } else { Phase::Start },
-            cause,
-            since: now,
-            attempt: 0,
-            also_recreated: Vec::new(),
-        };
-        deployment.refresh_sibling_tags(&observation.containers);
-        // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
-        // leaves alone is still to be applied.
-        let whole = deployment.up_mode != UpMode::StartOnly && deployment.scope().is_none();
-        if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
-            self.durable.files_hash = Some(hash);
-            self.durable.files_pending =
-                deployment.cause == Cause::ComposeChanged || self.durable.files_pending;
-        }
-        self.durable.deployment = Some(deployment);
-        true
+        (!files.is_empty()).then(|| wording::fault(&FaultCause::FilesUnlisted { files }))
     }
 }

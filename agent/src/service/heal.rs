@@ -6,14 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use evenkeel_common::wire::AuditEntry;
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
-use crate::model::{Container, HealthState, State};
+use crate::model::{Container, EngineError, State};
 
+use super::action::Action;
+use super::assess::{Condition, Inactive, ProblemKind, Stops, assess};
+use super::event::Event;
 use super::input::StopTimes;
-use super::restart_state::{RestartState, later, reconcile, restart_at, signed, with_health_output};
+use super::restart_state::{self, RestartState, later, reconcile, restart_at, signed};
+use super::{ENGINE_RETRY, Service};
 
 /// An end of a process is a verdict only after this: the stop that was asked for may still be on its way to us,
 /// and so may the engine's own restart (DOMAIN 4.3).
@@ -40,35 +43,6 @@ const LOOP_COUNT: u64 = 5;
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, which is how a stop ends one.
 const ENDED_BY_SIGNAL: [i64; 2] = [137, 143];
-/// What a stop may take beyond the container's own time for it.
-const STOP_SLACK: Duration = Duration::from_secs(5);
-
-/// How a container looks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Condition {
-    Healthy,
-    /// Runs, and its health check has no verdict yet.
-    Starting,
-    /// Nothing that a healer should touch: stopped on purpose, a one-shot that is done, paused, being removed.
-    Inactive,
-    Failing {
-        what: String,
-        kind: ProblemKind,
-        settle: Duration,
-    },
-}
-
-/// In what way a container is unwell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProblemKind {
-    /// Its process ended, or never began.
-    Down,
-    Unhealthy,
-    /// It runs, but the network that it uses is gone.
-    CutOff,
-    /// The engine stopped it when it went away.
-    EngineGone,
-}
 
 /// What helps a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,22 +85,11 @@ pub(super) struct Ends<'a> {
     pub stops: Stops<'a>,
 }
 
-/// Who told containers to stop.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stops<'a> {
-    /// Somebody, through the engine's API.
-    pub asked: &'a StopTimes,
-    /// The engine itself, when it went away.
-    pub by_engine: &'a StopTimes,
-}
-
 /// What a look leads to.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Entries to write.
-    pub entries: Vec<AuditEntry>,
-    /// Restarts that turned out not to help.
-    pub failures: u64,
+    /// What is new.
+    pub events: Vec<Event>,
     /// When to look again although nothing happens.
     pub inspect_at: Option<Timestamp>,
 }
@@ -216,20 +179,23 @@ impl Healer {
                 continue;
             }
             let known = restart_states.get(&container.name);
-            let mut condition = self.condition(container, ends.stops, now);
+            if matches!(container.state, State::Running | State::Restarting) {
+                self.note_restarts(container, now);
+            }
+            let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container), now);
             if known.is_none_or(RestartState::has_no_known_problem)
-                && matches!(condition, Condition::Failing { kind: ProblemKind::Down, .. })
+                && matches!(&condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::Down)
                 && self.is_of_unknown_cause(container, ends.told)
             {
-                condition = Condition::Inactive;
+                condition = Condition::Inactive(Inactive::Stopped);
                 self.say_unknown(container, config, now, &mut findings);
             }
-            if matches!(condition, Condition::Failing { .. })
+            if matches!(condition, Condition::Failing(_))
                 && let Some(remedy) = remedy(container, config)
             {
                 self.remedies.insert(container.name.clone(), remedy);
             }
-            if known.is_none() && !matches!(condition, Condition::Failing { .. }) {
+            if known.is_none() && !matches!(condition, Condition::Failing(_)) {
                 continue;
             }
             let mut restart = known.cloned().unwrap_or_default();
@@ -260,49 +226,6 @@ impl Healer {
             (restarting < most).then_some((restart_at(restart, config)?, name.as_str(), remedy))
         });
         remedies.min_by_key(|(at, ..)| *at)
-    }
-
-    fn condition(&mut self, container: &Container, stops: Stops<'_>, now: Timestamp) -> Condition {
-        let down = |what: String| Condition::Failing { what, kind: ProblemKind::Down, settle: SETTLE_END };
-        match container.state {
-            State::Running | State::Restarting if self.loops(container, now) => down(format!(
-                "keeps crashing: restarted {} times, exit code {}",
-                container.restart_count, container.exit_code
-            )),
-            // The engine is at it.
-            State::Restarting => Condition::Starting,
-            State::Running if let Some(what) = cut_off(container, now) => {
-                Condition::Failing { what, kind: ProblemKind::CutOff, settle: SETTLE_CUT_OFF }
-            }
-            State::Running => match container.health {
-                Some(HealthState::Unhealthy) => {
-                    let what = with_health_output("unhealthy", container);
-                    Condition::Failing { what, kind: ProblemKind::Unhealthy, settle: Duration::ZERO }
-                }
-                Some(HealthState::Starting) => Condition::Starting,
-                Some(HealthState::Healthy) | None => Condition::Healthy,
-            },
-            State::Created if !container.error.is_empty() => {
-                down(format!("could not be started: {}", container.error))
-            }
-            // Frozen by someone, on its way out, or in the middle of somebody's deploy.
-            State::Paused | State::Removing | State::Created | State::Unknown => Condition::Inactive,
-            State::Dead => down("dead: the engine could not remove it".to_owned()),
-            State::Exited => {
-                if ended_as_asked(container, stops.asked) {
-                    Condition::Inactive
-                } else if ended_as_asked(container, stops.by_engine) {
-                    let what = "stopped by the engine when it went away".to_owned();
-                    Condition::Failing { what, kind: ProblemKind::EngineGone, settle: SETTLE_ENGINE }
-                } else if container.oom_killed {
-                    down("out of memory".to_owned())
-                } else if container.exit_code != 0 {
-                    down(format!("exited with code {}", container.exit_code))
-                } else {
-                    Condition::Inactive
-                }
-            }
-        }
     }
 
     /// The agent begins to listen now. What ended before, as it does when it is told to stop, and of which the
@@ -342,32 +265,66 @@ impl Healer {
         }
     }
 
-    /// Whether its own restart policy goes round in circles.
-    fn loops(&mut self, container: &Container, now: Timestamp) -> bool {
+    /// Notes how often the restart policy has restarted it.
+    fn note_restarts(&mut self, container: &Container, now: Timestamp) {
         let window = self.windows.entry(container.id.clone()).or_insert((now, container.restart_count));
         if now.duration_since(window.0) > signed(LOOP_WINDOW) || container.restart_count < window.1 {
             *window = (now, container.restart_count);
         }
-        container.restart_count - window.1 >= LOOP_RESTARTS
+    }
+
+    /// Whether its own restart policy restarts it again and again.
+    pub(super) fn is_in_crash_loop(&self, container: &Container) -> bool {
+        let before = self.windows.get(&container.id).map_or(container.restart_count, |(_, count)| *count);
+        container.restart_count.saturating_sub(before) >= LOOP_RESTARTS
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
 }
 
-/// Why a running container has no network any more, if it uses that of another one: an engine leaves those that were
-/// there before with what is left of the old network, which is nothing, and calls them well.
-fn cut_off(container: &Container, now: Timestamp) -> Option<String> {
-    let owner = container.network_of.as_ref()?;
-    let Some(found) = &owner.found else {
-        return Some(if owner.is_given_by_id() {
-            "cut off: the container whose network it uses was removed or made anew".to_owned()
-        } else {
-            format!("cut off: it uses the network of {}, which is not there", owner.given)
-        });
-    };
-    // A start in the future was before the clock was set back, and says nothing about the order of the two.
-    let started = found.started_at.filter(|start| *start <= now)?;
-    (found.state == State::Running && started > container.started_at?)
-        .then(|| format!("cut off: it uses the network of {}, which was started after it", found.name))
+impl Service {
+    /// When the next container is to be treated, its name, and how.
+    pub(super) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
+        self.healer.next_remedy(&self.durable.restart_states, self.restarting.len(), &self.config)
+    }
+
+    pub(super) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
+        let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
+        Some((name.to_owned(), remedy.clone()))
+    }
+
+    pub(super) fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
+        self.restarting.insert(name.clone());
+        self.begin_remedy(&name, false, now);
+        Action::Restart { name, id }
+    }
+
+    pub(super) fn begin_remedy(&mut self, name: &str, recreates: bool, now: Timestamp) {
+        self.generation += 1;
+        let restart = self.durable.restart_states.entry(name.to_owned()).or_default();
+        restart_state::begin_restart(restart, now);
+        let problem = restart.problem.as_ref().map(|problem| problem.what.clone());
+        self.emit(Event::Restarting { container: name.to_owned(), recreates, problem }, now);
+    }
+
+    pub(super) fn restarted(&mut self, name: &str, result: Result<(), EngineError>, now: Timestamp) {
+        let Some(restart) = self.durable.restart_states.get_mut(name) else { return };
+        match result {
+            Ok(()) => {}
+            // Nothing is known: neither that it was restarted, nor that it did not help.
+            Err(error) if error.is_unavailable() => {
+                restart.watched_since = None;
+                restart.last_restart = None;
+                self.healer.inspect_first();
+                self.inspect_at = Some(now + ENGINE_RETRY);
+                self.emit(Event::RestartUnanswered, now);
+            }
+            Err(error) => {
+                let (config, problem) = (&self.config, error.to_string());
+                let failed = restart_state::restart_failed(restart, config, name, &problem, now);
+                self.emit(failed, now);
+            }
+        }
+    }
 }
 
 /// What helps a container that is unwell; `None` while nothing can: it can't be started before the one whose network
@@ -387,18 +344,19 @@ fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
     Some(Remedy::Restart { id: container.id.clone() })
 }
 
+/// How long a problem of this kind must last before it is told: what causes it may be over by then.
+pub(super) fn settle_time(kind: ProblemKind) -> Duration {
+    match kind {
+        ProblemKind::Down => SETTLE_END,
+        ProblemKind::Unhealthy => Duration::ZERO,
+        ProblemKind::CutOff => SETTLE_CUT_OFF,
+        ProblemKind::EngineGone => SETTLE_ENGINE,
+    }
+}
+
 /// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine
 /// that does not say which signal it was leaves no other reading.
 pub(super) fn asks_to_stop(signal: Option<i32>, container: Option<&Container>) -> bool {
     let Some(signal) = signal else { return true };
     ASK_TO_STOP.contains(&signal) || container.is_some_and(|container| container.stop_signal == signal)
-}
-
-/// Whether the last run ended because it was told to: after it began, and not so long before its end that it must
-/// have lived through that.
-pub(super) fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
-    let Some(at) = told.get(&container.id) else { return false };
-    let patience = container.stop_timeout + STOP_SLACK;
-    container.started_at.is_none_or(|start| *at >= start)
-        && container.finished_at.is_none_or(|end| end.duration_since(*at) <= signed(patience))
 }

@@ -205,7 +205,7 @@ pub enum StepResult {
         missing: Vec<String>,
     },
     /// The new images are here.
-    PullProgress {
+    Pulled {
         /// Image as configured, and its ID.
         ids: Vec<(String, ImageId)>,
     },

@@ -5,42 +5,50 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `assess.rs` | how a container is doing: the only judgement of "well" |
 //! | `compare.rs` | whether an image is up to date |
-//! | `check.rs` | what follows from a check: nothing, a block, a plan |
-//! | `deploy.rs` | the life of one deployment, and which step comes next |
-//! | `rollout.rs` | how a deployment goes on and how it ends |
+//! | `check.rs` | what follows from a check: nothing, a block, something to do |
+//! | `rollout/` | the rollout of images: plan, steps, probation, rollback |
+//! | `compose_run.rs` | a `compose up` that is no rollout: start, changed files, force up, recreate |
 //! | `scope.rs` | which compose services an update brings up |
 //! | `siblings.rs` | what the other services of the project mean for this one |
-//! | `probation.rs` | whether new containers are proven |
+//! | `inspect.rs` | what follows from how the containers look |
 //! | `heal.rs` | which container is unwell, and what helps it |
 //! | `restart_state.rs` | when it is restarted, and when to give up |
-//! | `boot.rs` | what follows when the agent comes and goes, and the machine with it |
-//! | `start.rs` | whether a project is started, unstuck, or follows its compose files |
+//! | `request.rs` | what a person asks |
+//! | `boot.rs` | what follows when the agent or the machine stops and starts |
+//! | `start.rs` | whether a project is started or forced up, or follows its compose files |
 //! | `alert.rs` | what the containers use, and when that is too much |
 //! | `clock_shift.rs` | what a clock that is set does to waiting times |
-//! | `wording.rs` | what becomes an audit entry |
-//! | `outcome.rs` | how a deployment ended, for the metrics |
+//! | `state.rs` | what must outlive the agent |
+//! | `event.rs` | what happened, as typed values |
+//! | `wording.rs` | the sentences: audit entries, faults, reasons |
+//! | `outcome.rs` | what is counted |
 //! | `gates.rs` | what keeps an update from going live now |
 //! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
 pub mod action;
 mod alert;
+mod assess;
 pub mod boot;
 mod check;
 mod clock_shift;
 mod compare;
-pub mod deploy;
+mod compose_run;
+mod event;
 pub mod gates;
 pub mod heal;
 pub mod input;
+mod inspect;
 pub mod outcome;
-pub mod probation;
+mod request;
 pub mod restart_state;
-mod rollout;
+pub mod rollout;
 pub mod runtime;
 pub mod scope;
 mod siblings;
 mod start;
+mod state;
 pub mod status;
 mod wording;
 
@@ -51,21 +59,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use evenkeel_common::wire::AuditEntry;
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
-use crate::model::image::{Digest, ImageId};
-use crate::model::{Container, EngineError, EventKind, Members, Project, UpMode};
+use crate::model::{Container, EventKind, Members, Project};
 
-use action::{Action, FilesAsked, OldImage};
+use action::{Action, FilesAsked};
 use boot::{Boot, StartReason};
-use deploy::{Cause, Deployment, Phase};
+use event::{Event, Fault};
 use heal::Remedy;
-use input::{Input, LocalImage, Observation, ServiceReply, ServiceRequest, StopTimes};
+use input::{Input, LocalImage, Observation};
 use outcome::Ended;
-use restart_state::RestartState;
+use rollout::plan::Cause;
+use rollout::step::Phase;
+pub use state::{Durable, Totals};
 
 /// Time between two looks at containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
@@ -80,69 +88,6 @@ const ROLLBACK_RETRY: SignedDuration = SignedDuration::from_secs(2);
 const ROLLBACK_ATTEMPTS: u32 = 5;
 /// How often a probation may begin anew because the engine broke it off.
 const MAX_INTERRUPTIONS: u32 = 10;
-
-/// What must last: written before every step and after every change.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Durable {
-    /// Blocked digest per image as configured (spec 2.6).
-    pub blocked: BTreeMap<String, Digest>,
-    /// Remote digest per image that could not be resolved locally (spec 2.6).
-    pub not_found: BTreeMap<String, Digest>,
-    /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
-    /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
-    pub published: BTreeMap<String, Digest>,
-    /// Counters (spec 2.1).
-    pub totals: Totals,
-    /// A way back failed; nothing is done here until someone acts or a new digest arrives.
-    #[serde(alias = "given_up")]
-    pub rollback_failed: bool,
-    /// The deployment under way.
-    pub deployment: Option<Deployment>,
-    /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
-    pub proven: BTreeMap<String, OldImage>,
-    /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
-    pub unproven: BTreeMap<String, ImageId>,
-    /// IDs of containers on images of this service that compose does not bring along.
-    pub left_behind: BTreeSet<String>,
-    /// Containers that are, or were, unwell, by name.
-    #[serde(alias = "patients")]
-    pub restart_states: BTreeMap<String, RestartState>,
-    /// When containers were told to stop through the engine's API, by ID.
-    pub stops: StopTimes,
-    /// When containers were stopped by the engine itself, as it went away, by ID.
-    pub engine_stops: StopTimes,
-    /// How it was when the agent was stopped; over once that was compared with what is there now.
-    #[serde(alias = "left")]
-    pub at_shutdown: Option<boot::ShutdownSnapshot>,
-    /// Hash of the compose files that were deployed last (`compose_watch`).
-    pub files_hash: Option<String>,
-    /// They were deployed, but it failed.
-    #[serde(alias = "files_owed")]
-    pub files_pending: bool,
-}
-
-/// Counters of a service (spec 2.1).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Totals {
-    /// New images that passed probation.
-    pub updates: u64,
-    /// Deployments that were undone.
-    pub rollbacks: u64,
-    /// Restarts by the healer.
-    pub restarts: u64,
-    /// Deployments, ways back and restarts that failed.
-    pub failures: u64,
-}
-
-/// A persistent fault (spec 2.6, errored map).
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Fault {
-    text: String,
-    /// A check that succeeds proves that a fault of an earlier check is over, but not that a deploy works.
-    from_check: bool,
-}
 
 /// One service: what is configured, what is known, what is under way.
 // Each flag is one open question of its own; none excludes another.
@@ -167,8 +112,8 @@ pub struct Service {
     starter: start::Starter,
     /// Hash of the compose files as the last check read them.
     files_seen: Option<String>,
-    /// Entries of decisions that were made without a fact.
-    unsaid: Vec<AuditEntry>,
+    /// What the decisions say happened, until it is told.
+    events: Vec<(Timestamp, Event)>,
     /// The deployment that this decision ended.
     ended: Option<Ended>,
     fault: Option<Fault>,
@@ -220,7 +165,7 @@ impl Service {
             healer: heal::Healer::default(),
             starter: start::Starter::default(),
             files_seen: None,
-            unsaid: Vec::new(),
+            events: Vec::new(),
             ended: None,
             fault: None,
             wanted: None,
@@ -242,7 +187,8 @@ impl Service {
             gauges: alert::Gauges::default(),
         };
         service.on_start(reason_to_start, now);
-        let entries = service.resume(reason_to_start, now);
+        service.resume(reason_to_start, now);
+        let entries = service.take_unsaid();
         (service, entries)
     }
 
@@ -288,16 +234,6 @@ impl Service {
         self.durable.deployment.is_some() || !self.restarting.is_empty()
     }
 
-    /// When the next container is to be treated, its name, and how.
-    fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
-        self.healer.next_remedy(&self.durable.restart_states, self.restarting.len(), &self.config)
-    }
-
-    fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
-        let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
-        Some((name.to_owned(), remedy.clone()))
-    }
-
     /// A check is due (a poll cycle, or somebody asked). Whether one will follow.
     pub fn check(&mut self) -> bool {
         if self.is_deploying() || self.wanted.is_some() || !self.can_check() {
@@ -316,80 +252,14 @@ impl Service {
         self.inspect_at = Some(self.inspect_at.map_or(now, |at| at.min(now)));
     }
 
-    /// A person asked for a check of all services; this one's is part of that.
-    pub fn asked_with_all(&mut self) {
-        if self.config.auto_update && !self.is_deploying() {
-            self.on_manual_action();
-        }
-    }
-
-    /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
-    fn on_manual_action(&mut self) {
-        restart_state::reset_backoff(&mut self.durable.restart_states);
-        self.retry_rollback = self.durable.rollback_failed;
-    }
-
-    /// A person asks.
-    pub fn ask(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
-        let mut entries = Vec::new();
-        let answer = match ask {
-            ServiceRequest::Check if !self.config.auto_update => {
-                ServiceReply::Skipped("auto_update is false")
-            }
-            ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
-                ServiceReply::Skipped("deploy in progress")
-            }
-            ServiceRequest::Check => {
-                self.on_manual_action();
-                // One that waits is joined: it will look at all that this one would.
-                if !std::mem::replace(&mut self.check_asked, true) {
-                    let message = "a check was asked for";
-                    entries.push(self.entry(now, Kind::MANUAL_TRIGGER, Level::Info, message));
-                }
-                self.check_due = true;
-                ServiceReply::Accepted
-            }
-            ServiceRequest::Redeploy if self.config.project().is_none() => {
-                ServiceReply::Skipped("no compose files configured")
-            }
-            ServiceRequest::Redeploy => {
-                self.on_manual_action();
-                self.redeploy_asked = true;
-                self.check_due = true;
-                ServiceReply::Accepted
-            }
-            ServiceRequest::Unblock if self.durable.blocked.is_empty() => {
-                self.on_manual_action();
-                self.durable.rollback_failed = false;
-                ServiceReply::NotBlocked
-            }
-            ServiceRequest::Unblock => {
-                self.on_manual_action();
-                let blocked = std::mem::take(&mut self.durable.blocked);
-                self.durable.rollback_failed = false;
-                let images: Vec<String> =
-                    blocked.iter().map(|(image, digest)| format!("{image} ({digest})")).collect();
-                let message =
-                    format!("the block of {} was lifted; the next check may deploy it", images.join(", "));
-                let mut entry = self.entry(now, Kind::UNBLOCKED, Level::Info, message);
-                entry.old_digest = blocked.values().next().map(ToString::to_string);
-                entry.reason = Some("asked for by a person".into());
-                entries.push(entry);
-                ServiceReply::Unblocked
-            }
-        };
-        (answer, entries)
-    }
-
     /// Takes a fact in; says what is worth an audit entry.
     pub fn apply(&mut self, input: Input, now: Timestamp) -> Vec<AuditEntry> {
-        let mut entries = Vec::new();
         match input {
             Input::Checked { generation, asked, result } => {
                 self.checking = result.as_ref().is_ok_and(Observation::is_pending);
                 let is_rest = std::mem::replace(&mut self.rest_follows, self.checking);
                 if generation == self.generation {
-                    self.checked(asked, result, now, &mut entries);
+                    self.checked(asked, result, now);
                 } else if !self.checking {
                     // An action began or ended while the world was read: read it again. Where the first part of this
                     // check began an action that failed, that waits for the next cycle as ever.
@@ -401,7 +271,7 @@ impl Service {
             Input::Inspected { generation, result } => {
                 self.inspecting = false;
                 if generation == self.inspection_generation() {
-                    self.inspected(result, now, &mut entries);
+                    self.inspected(result, now);
                 } else {
                     self.inspect_at = Some(now);
                 }
@@ -409,14 +279,14 @@ impl Service {
             Input::Stepped(result) => {
                 self.stepping = false;
                 self.generation += 1;
-                self.stepped(result, now, &mut entries);
+                self.stepped(result, now);
             }
             Input::Event { at, id, what } => self.event(at, id, &what, now),
             Input::Restarted { name, result } => {
                 self.restarting.remove(&name);
                 self.generation += 1;
                 self.inspect_at = Some(now);
-                self.restarted(&name, result, now, &mut entries);
+                self.restarted(&name, result, now);
             }
             Input::EngineBack => self.healer.engine_back(now),
             Input::EngineGap => {
@@ -426,9 +296,9 @@ impl Service {
                 self.inspect_at = Some(now);
                 self.interrupted(now);
             }
-            Input::Measured(measurement) => self.measured(measurement, now, &mut entries),
+            Input::Measured(measurement) => self.measured(measurement, now),
         }
-        entries
+        self.take_unsaid()
     }
 
     /// The next thing to do, if there is one; marks it as begun. Nothing is changed while another service of the
@@ -456,7 +326,7 @@ impl Service {
             match remedy {
                 Remedy::Restart { id } => return Some(self.begin_restart(name, id, now)),
                 Remedy::Recreate { compose_service } => {
-                    self.begin_renewal(&name, compose_service, now);
+                    self.begin_recreate(&name, compose_service, now);
                     return self.next(now);
                 }
             }
@@ -537,75 +407,11 @@ impl Service {
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }
 
-    fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
-        self.restarting.insert(name.clone());
-        self.begin_remedy(&name, format!("restarting container {name}"), now);
-        Action::Restart { name, id }
-    }
-
-    /// A deployment, so that it is journaled: one that is killed between the old container and the new one must be
-    /// taken up again, or there is neither.
-    fn begin_renewal(&mut self, name: &str, compose_service: String, now: Timestamp) {
-        self.begin_remedy(name, format!("making container {name} anew"), now);
-        self.durable.deployment = Some(Deployment {
-            cause: Cause::RecreateContainer { container: name.to_owned() },
-            project: self.config.project(),
-            grace: self.config.health_grace,
-            begun: now,
-            image_changes: Vec::new(),
-            kept_tags: Vec::new(),
-            sibling_tags: self.containers.as_deref().map(deploy::sibling_tags).unwrap_or_default(),
-            displaced: None,
-            before: Vec::new(),
-            up_mode: UpMode::ForceService(compose_service),
-            phase: Phase::Start,
-            since: now,
-            attempt: 0,
-            also_recreated: Vec::new(),
-        });
-    }
-
-    fn begin_remedy(&mut self, name: &str, message: String, now: Timestamp) {
-        self.generation += 1;
-        self.durable.totals.restarts += 1;
-        let restart = self.durable.restart_states.entry(name.to_owned()).or_default();
-        restart_state::begin_restart(restart, now);
-        let reason = restart.problem.as_ref().map(|problem| problem.what.clone());
-        let mut entry = self.entry(now, Kind::RESTARTING, Level::Warning, message);
-        entry.container = Some(name.to_owned());
-        entry.reason = reason;
-        self.unsaid.push(entry);
-    }
-
-    fn restarted(
-        &mut self,
-        name: &str,
-        result: Result<(), EngineError>,
-        now: Timestamp,
-        entries: &mut Vec<AuditEntry>,
-    ) {
-        let Some(restart) = self.durable.restart_states.get_mut(name) else { return };
-        match result {
-            Ok(()) => {}
-            // Nothing is known: neither that it was restarted, nor that it did not help.
-            Err(error) if error.is_unavailable() => {
-                restart.watched_since = None;
-                restart.last_restart = None;
-                self.healer.inspect_first();
-                self.inspect_at = Some(now + ENGINE_RETRY);
-                self.durable.totals.restarts = self.durable.totals.restarts.saturating_sub(1);
-            }
-            Err(error) => {
-                let failed = restart_state::refused(restart, &self.config, name, &error.to_string(), now);
-                self.durable.totals.failures += 1;
-                entries.push(failed);
-            }
-        }
-    }
-
-    /// Entries of decisions that were made without a fact, to be recorded once they are durable.
+    /// Entries of what was decided since this was asked last, to be recorded once that is durable.
     pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
-        std::mem::take(&mut self.unsaid)
+        let events = std::mem::take(&mut self.events);
+        let name = &self.config.name;
+        events.into_iter().filter_map(|(at, event)| wording::entry(name, at, event)).collect()
     }
 
     /// The deployment that was decided since this was asked last, to be counted once that is durable.

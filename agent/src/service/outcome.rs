@@ -1,8 +1,10 @@
-//! How a deployment ended, told at the moment of the decision: what is counted is never guessed from states.
+//! What is counted: folds over events, so that nothing is guessed from states.
 
 use jiff::Timestamp;
 
-use super::Service;
+use super::Totals;
+use super::event::Event;
+use super::rollout::plan::Cause;
 
 /// How a deployment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +43,30 @@ pub struct Ended {
     pub begun: Timestamp,
 }
 
-impl Service {
-    /// Notes how the deployment under way ended.
-    pub(super) fn end(&mut self, outcome: DeployOutcome) {
-        self.ended =
-            self.durable.deployment.as_ref().map(|deployment| Ended { outcome, begun: deployment.begun });
+impl Ended {
+    /// The end that an event tells of.
+    pub(super) fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::DeployEnded { outcome, begun, .. } => Some(Self { outcome: *outcome, begun: *begun }),
+            _ => None,
+        }
+    }
+}
+
+impl Totals {
+    /// Counts what happened (spec 2.1).
+    pub(super) fn fold(&mut self, event: &Event) {
+        match event {
+            Event::DeployEnded { outcome: DeployOutcome::Succeeded, updated: true, .. } => self.updates += 1,
+            // A container that could not be recreated counts as a failed restart.
+            Event::DeployEnded { cause: Cause::RecreateContainer { .. }, .. } => {}
+            Event::DeployEnded { outcome: DeployOutcome::Failed, .. } | Event::RestartFailed { .. } => {
+                self.failures += 1;
+            }
+            Event::RolledBack { .. } | Event::RollbackRetried => self.rollbacks += 1,
+            Event::Restarting { .. } => self.restarts += 1,
+            Event::RestartUnanswered => self.restarts = self.restarts.saturating_sub(1),
+            _ => {}
+        }
     }
 }

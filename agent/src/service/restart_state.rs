@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
 use crate::model::{Container, HealthState};
 
-use super::heal::{Condition, Findings, LOOP_WINDOW, ProblemKind};
+use super::assess::{Condition, ProblemKind, Symptom};
+use super::event::Event;
+use super::heal::{Findings, LOOP_WINDOW, settle_time};
+use super::wording;
 
 /// What must last about one container that is, or was, unwell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,35 +69,35 @@ pub(super) fn begin_restart(restart: &mut RestartState, now: Timestamp) {
     restart.well_since = None;
 }
 
-/// The engine refused to restart a container: that did not help either.
-pub(super) fn refused(
+/// A restart did not help, or could not be made.
+pub(super) fn restart_failed(
     restart: &mut RestartState,
     config: &ServiceConfig,
-    name: &str,
-    why: &str,
+    container: &str,
+    problem: &str,
     now: Timestamp,
-) -> AuditEntry {
+) -> Event {
     restart.watched_since = None;
-    restart.problem = Some(Problem { what: why.to_owned(), ended: true, since: now, said: true });
-    record_failed_restart(restart, config, name, "did not help", now)
+    restart.problem = Some(Problem { what: problem.to_owned(), ended: true, since: now, said: true });
+    record_failed_restart(restart, config, container, false)
 }
 
-/// Counts the last restart as one that failed.
+/// Counts the last restart as one that failed. `relapsed`: it had helped for a while.
 fn record_failed_restart(
     restart: &mut RestartState,
     config: &ServiceConfig,
-    name: &str,
-    how: &str,
-    now: Timestamp,
-) -> AuditEntry {
+    container: &str,
+    relapsed: bool,
+) -> Event {
     restart.failures += 1;
     restart.counted = true;
-    let message =
-        format!("the restart of {name} {how} ({} of {})", restart.failures, config.heal_max_restarts);
-    let mut entry = AuditEntry::new(now, &config.name, Kind::RESTART_FAILED, Level::Error, message);
-    entry.container = Some(name.to_owned());
-    entry.reason = restart.problem.as_ref().map(|problem| problem.what.clone());
-    entry
+    Event::RestartFailed {
+        container: container.to_owned(),
+        failures: restart.failures,
+        limit: config.heal_max_restarts,
+        relapsed,
+        problem: restart.problem.as_ref().map(|problem| problem.what.clone()),
+    }
 }
 
 /// When a container that is well after a restart has stayed so long enough for the restart to count as a success: it
@@ -123,7 +125,7 @@ pub(super) fn restart_at(restart: &RestartState, config: &ServiceConfig) -> Opti
     Some(restart.last_restart.map_or(problem.since, |last| last + config.heal_cooldown))
 }
 
-/// One container, one look.
+/// Takes in how a container is doing now: what is news, what is to be watched, and when to give up.
 pub(super) fn reconcile(
     restart: &mut RestartState,
     container: &Container,
@@ -132,148 +134,42 @@ pub(super) fn reconcile(
     now: Timestamp,
     findings: &mut Findings,
 ) {
-    let entry = |kind: Kind, level: Level, message: String| {
-        let mut entry = AuditEntry::new(now, &config.name, kind, level, message);
-        entry.container = Some(container.name.clone());
-        entry
-    };
-    let name = &container.name;
-    let budget = container.health_timing.map_or(config.health_grace, |timing| timing.budget());
-    let proven_at = |since: Timestamp| proven_at(since, budget, config);
-
+    let look = Look { container, condition, config, now };
+    // Nobody knows whether a restart would have helped. It is not the container's fault, and waits for no cooldown.
+    if restart.watched_since.is_some()
+        && matches!(condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::EngineGone)
+    {
+        *restart = RestartState::default();
+    }
     if let Some(since) = restart.watched_since {
-        // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
-        // new run is judged by how long it lasts itself.
-        let run = container.started_at.filter(|start| *start >= since);
-        let fresh = run.is_some();
-        let verdict_at = run.unwrap_or(since) + budget;
-        let over = now >= verdict_at;
-        let helped = match condition {
-            Condition::Healthy if container.health_timing.is_some() && fresh => Some(true),
-            Condition::Healthy => over.then_some(true),
-            // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
-            Condition::Failing { kind: ProblemKind::CutOff, .. } if fresh => Some(true),
-            // Nobody knows whether it would have helped. It is not the container's fault, and waits for no cooldown.
-            Condition::Failing { kind: ProblemKind::EngineGone, .. } => {
-                *restart = RestartState::default();
-                return reconcile(restart, container, condition, config, now, findings);
-            }
-            Condition::Failing { .. } if fresh || over => Some(false),
-            // An agent that was restarted in between does not know whose stop it sees, and waits.
-            Condition::Inactive => (fresh || over).then_some(true),
-            Condition::Starting | Condition::Failing { .. } => over.then_some(false),
-        };
-        match helped {
-            None => {
-                later(&mut findings.inspect_at, verdict_at.max(now + Duration::from_secs(1)));
-                return;
-            }
-            Some(true) => {
-                let well = matches!(condition, Condition::Healthy);
-                *restart = RestartState {
-                    failures: restart.failures,
-                    last_restart: restart.last_restart,
-                    well_since: Some(now),
-                    ..RestartState::default()
-                };
-                if well {
-                    findings.entries.push(entry(
-                        Kind::RESTARTED,
-                        Level::Info,
-                        format!("the restart of {name} helped; it is well again"),
-                    ));
-                }
-            }
-            Some(false) => {
-                findings.failures += 1;
-                let what = match condition {
-                    Condition::Failing { what, .. } => what.clone(),
-                    _ => with_health_output("not healthy within its own health-check time", container),
-                };
-                findings.entries.push(refused(restart, config, name, &what, now));
-            }
+        if !look.judge_restart(restart, since, findings) {
+            return;
         }
     } else {
-        let proven = restart.well_since.is_some_and(|since| now >= proven_at(since));
+        let proven = restart.well_since.is_some_and(|since| now >= look.proven_at(since));
         if proven && restart.problem.is_none() {
             *restart = RestartState { last_restart: restart.last_restart, ..RestartState::default() };
         }
         match condition {
-            Condition::Failing { what, kind, settle } => {
-                let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
-                let problem = restart.problem.get_or_insert_with(|| Problem {
-                    what: what.clone(),
-                    ended,
-                    since: now,
-                    said: false,
-                });
-                if !problem.said && problem.what != *what {
-                    problem.what.clone_from(what);
-                    problem.ended = ended;
-                }
-                let said_at = problem.since + *settle;
-                if !problem.said && now < said_at {
-                    later(&mut findings.inspect_at, said_at);
-                } else if !problem.said {
-                    problem.said = true;
-                    let (event, verb) =
-                        if ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
-                    let mut said = entry(event, Level::Warning, format!("container {name} {verb}"));
-                    said.reason = Some(what.clone());
-                    findings.entries.push(said);
-                    // The network and the engine are not its own.
-                    let own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
-                    let soon = restart.well_since.is_some_and(|since| now < proven_at(since));
-                    if own && soon && !restart.counted {
-                        findings.failures += 1;
-                        let how = "did not help for long";
-                        findings.entries.push(record_failed_restart(restart, config, name, how, now));
-                    }
-                }
-            }
-            Condition::Healthy => {
-                let since = container.started_at.unwrap_or(now);
-                // Without a health check only time tells that it is well again.
-                let proven =
-                    container.health == Some(HealthState::Healthy) || now >= since + config.health_grace;
-                let said = restart.problem.as_ref().is_some_and(|problem| problem.said);
-                if !said {
-                    restart.problem = None;
-                } else if proven {
-                    findings.entries.push(entry(
-                        Kind::HEALTHY,
-                        Level::Info,
-                        format!("container {name} is well again"),
-                    ));
-                    let last_restart = restart.last_restart;
-                    *restart = if restart.exhausted {
-                        RestartState { last_restart, ..RestartState::default() }
-                    } else {
-                        let well_since = last_restart.map(|_| now);
-                        RestartState { problem: None, well_since, ..restart.clone() }
-                    };
-                } else {
-                    later(&mut findings.inspect_at, since + config.health_grace);
-                }
-            }
-            Condition::Inactive => *restart = RestartState::default(),
+            Condition::Failing(symptom) => look.note_problem(restart, symptom, findings),
+            Condition::Healthy => look.note_healthy(restart, findings),
+            Condition::Inactive(_) => *restart = RestartState::default(),
             Condition::Starting => {}
         }
     }
 
-    let ill = restart.problem.as_ref().is_some_and(|problem| problem.said) && restart.watched_since.is_none();
-    if ill && config.auto_heal && !restart.exhausted && restart.failures >= config.heal_max_restarts {
+    let is_unwell =
+        restart.problem.as_ref().is_some_and(|problem| problem.said) && restart.watched_since.is_none();
+    if is_unwell && config.auto_heal && !restart.exhausted && restart.failures >= config.heal_max_restarts {
         restart.exhausted = true;
-        let message = format!(
-            "gave up on container {name} after {} restarts that did not help; someone must look at it",
-            restart.failures
-        );
-        let mut said = entry(Kind::EXHAUSTED, Level::Critical, message);
-        said.reason = restart.problem.as_ref().map(|problem| problem.what.clone());
-        findings.entries.push(said);
+        findings.events.push(Event::Exhausted {
+            container: container.name.clone(),
+            failures: restart.failures,
+            problem: restart.problem.as_ref().map(|problem| problem.what.clone()),
+        });
     }
     if let Some(since) = restart.well_since.filter(|_| restart.problem.is_none()) {
-        later(&mut findings.inspect_at, proven_at(since));
+        later(&mut findings.inspect_at, look.proven_at(since));
     }
     // A cooldown that is over, and nothing else, is worth forgetting.
     if restart.problem.is_none() && restart.watched_since.is_none() && restart.well_since.is_none() {
@@ -284,11 +180,119 @@ pub(super) fn reconcile(
     }
 }
 
-/// What is wrong, and what its last health check said.
-pub(super) fn with_health_output(what: &str, container: &Container) -> String {
-    match container.health_output.as_str() {
-        "" => what.to_owned(),
-        output => format!("{what}: {output}"),
+/// One container at one time.
+struct Look<'a> {
+    container: &'a Container,
+    condition: &'a Condition,
+    config: &'a ServiceConfig,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    /// Time that it gets to show that it is healthy.
+    fn budget(&self) -> Duration {
+        self.container.health_timing.map_or(self.config.health_grace, |timing| timing.budget())
+    }
+
+    fn proven_at(&self, well_since: Timestamp) -> Timestamp {
+        proven_at(well_since, self.budget(), self.config)
+    }
+
+    /// Whether a restart helped, if that can be said already; whether it can.
+    fn judge_restart(&self, restart: &mut RestartState, since: Timestamp, findings: &mut Findings) -> bool {
+        let Look { container, condition, config, now } = *self;
+        // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
+        // new run is judged by how long it lasts itself.
+        let run = container.started_at.filter(|start| *start >= since);
+        let is_fresh = run.is_some();
+        let decided_at = run.unwrap_or(since) + self.budget();
+        let is_over = now >= decided_at;
+        let helped = match condition {
+            Condition::Healthy if container.health_timing.is_some() && is_fresh => Some(true),
+            Condition::Healthy => is_over.then_some(true),
+            // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
+            Condition::Failing(symptom) if symptom.kind() == ProblemKind::CutOff && is_fresh => Some(true),
+            Condition::Failing(_) if is_fresh || is_over => Some(false),
+            // An agent that was restarted in between does not know whose stop it sees, and waits.
+            Condition::Inactive(_) => (is_fresh || is_over).then_some(true),
+            Condition::Starting | Condition::Failing(_) => is_over.then_some(false),
+        };
+        match helped {
+            None => later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),
+            Some(true) => {
+                *restart = RestartState {
+                    failures: restart.failures,
+                    last_restart: restart.last_restart,
+                    well_since: Some(now),
+                    ..RestartState::default()
+                };
+                if *condition == Condition::Healthy {
+                    findings.events.push(Event::Restarted { container: container.name.clone() });
+                }
+            }
+            Some(false) => {
+                let problem = if let Condition::Failing(symptom) = condition {
+                    wording::symptom(symptom)
+                } else {
+                    let output = container.health_output.clone();
+                    wording::symptom(&Symptom::NotHealthyInTime { output })
+                };
+                findings.events.push(restart_failed(restart, config, &container.name, &problem, now));
+            }
+        }
+        helped.is_some()
+    }
+
+    /// Something is wrong with it: told once it has lasted.
+    fn note_problem(&self, restart: &mut RestartState, symptom: &Symptom, findings: &mut Findings) {
+        let (container, now) = (&self.container.name, self.now);
+        let (what, kind) = (wording::symptom(symptom), symptom.kind());
+        let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
+        let problem = restart.problem.get_or_insert_with(|| Problem {
+            what: what.clone(),
+            ended,
+            since: now,
+            said: false,
+        });
+        if problem.said {
+            return;
+        }
+        (problem.what, problem.ended) = (what.clone(), ended);
+        let said_at = problem.since + settle_time(kind);
+        if now < said_at {
+            return later(&mut findings.inspect_at, said_at);
+        }
+        problem.said = true;
+        findings.events.push(Event::Unwell { container: container.clone(), ended, problem: what });
+        // The network and the engine are not its own.
+        let is_own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
+        let is_relapse = restart.well_since.is_some_and(|since| now < self.proven_at(since));
+        if is_own && is_relapse && !restart.counted {
+            findings.events.push(record_failed_restart(restart, self.config, container, true));
+        }
+    }
+
+    /// It is healthy: told once that is certain, where a problem was told before.
+    fn note_healthy(&self, restart: &mut RestartState, findings: &mut Findings) {
+        let Look { container, config, now, .. } = *self;
+        let since = container.started_at.unwrap_or(now);
+        // Without a health check only time tells.
+        let is_certain = container.health == Some(HealthState::Healthy) || now >= since + config.health_grace;
+        let was_told = restart.problem.as_ref().is_some_and(|problem| problem.said);
+        if !was_told {
+            restart.problem = None;
+        } else if is_certain {
+            findings.events.push(Event::Healthy { container: container.name.clone() });
+            let last_restart = restart.last_restart;
+            *restart = if restart.exhausted {
+                RestartState { last_restart, ..RestartState::default() }
+            } else {
+                let well_since = last_restart.map(|_| now);
+                RestartState { problem: None, well_since, ..restart.clone() }
+            };
+        } else {
+            later(&mut findings.inspect_at, since + config.health_grace);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::image::Reference;
 use crate::model::{Model, ModelService, UpMode};
 
-use super::probation::Baseline;
+use super::rollout::probation::Baseline;
 
 /// What an update is about, as it was when it was planned: a step that is taken again after a crash must not take
 /// what compose has half done for what was there before.

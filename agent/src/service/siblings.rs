@@ -11,7 +11,7 @@ use crate::model::Container;
 use crate::model::image::{Digest, Reference};
 
 use super::Service;
-use super::deploy::Cause;
+use super::rollout::plan::Cause;
 
 /// The compose project as one of its services sees it.
 #[derive(Debug, Clone, Default)]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{ComposeError, Container, State};
+use crate::model::{Container, State};
 
-use super::deploy::{Cause, Deployment, Phase};
-use super::heal::ended_as_asked;
+use super::assess::ended_as_asked;
 use super::input::Files;
+use super::rollout::plan::Cause;
 use super::{Durable, Service};
 
 /// A container must be stuck so long before it is forced: it may just be someone's deploy.
@@ -81,27 +81,6 @@ impl Service {
         self.starter.forced = Some(now);
         let loops = |c: &Container| c.state == State::Restarting && self.starter.stuck.contains_key(&c.id);
         Some(Cause::ForceUp { down: containers.iter().any(loops) })
-    }
-
-    /// Whether compose's own repair has left something stuck, so that the project must be taken down for it. Not where
-    /// that would make it anew without an override file.
-    pub(super) fn is_still_stuck(&self, up: &Result<String, ComposeError>, containers: &[Container]) -> bool {
-        let gently =
-            |d: &Deployment| d.cause == Cause::ForceUp { down: false } && matches!(d.phase, Phase::Start);
-        let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
-        // What the engine cut off is tried again as it was.
-        !self.gap
-            && self.durable.deployment.as_ref().is_some_and(gently)
-            && self.left_out().is_none()
-            && (up.is_err() || containers.iter().any(is_stuck))
-    }
-
-    /// Goes on to the second half of the same deployment: down, then up.
-    pub(super) fn force_harder(&mut self, now: Timestamp) {
-        if let Some(deployment) = &mut self.durable.deployment {
-            deployment.cause = Cause::ForceUp { down: true };
-            deployment.enter(Phase::Start, now);
-        }
     }
 
     /// What `auto_start` wants. `matching`: the digests match, as far as they are compared.

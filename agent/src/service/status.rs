@@ -13,16 +13,15 @@ use crate::model::image::Digest;
 use crate::model::{Container, HealthState, NetworkOwner, State};
 use crate::ports::PullProgress;
 
-use super::deploy::{Deployment, Phase};
-use super::heal::ended_as_asked;
+use super::assess::ended_as_asked;
 use super::input::{ImageView, LocalImage, Observation, StopTimes};
-use super::probation::Context;
 use super::restart_state::RestartState;
+use super::rollout::plan::Deployment;
+use super::rollout::probation::Context;
+use super::rollout::step::Phase;
 use super::runtime::Runtime;
+use super::wording::{self, STOPPED_BY_HAND};
 use super::{Service, compare};
-
-/// What a record says of a project that a person stopped.
-const STOPPED_BY_HAND: &str = "stopped by hand";
 
 /// What a service shows at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -151,7 +150,7 @@ impl Service {
         }
         let warning = |c: &Container| {
             let manager = c.manager.as_ref()?;
-            Some(format!("container {} is kept by {manager}: it is neither updated nor healed here", c.name))
+            Some(wording::managed(&c.name, manager))
         };
         self.containers.iter().flatten().filter_map(warning).collect()
     }
@@ -242,7 +241,7 @@ impl Service {
         let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
         DeployProgress {
             phase,
-            image: super::wording::names(&deployment.image_changes),
+            image: wording::names(&deployment.image_changes),
             since: deployment.since,
             deadline,
             pulled_bytes: pulled.bytes,
@@ -298,7 +297,7 @@ fn health(containers: &[Container], stops: &StopTimes) -> Option<Result<(), Stri
         return None;
     }
     if !containers.iter().any(runs) {
-        return Some(Err("none of its containers runs".to_owned()));
+        return Some(Err(wording::NOTHING_RUNS.to_owned()));
     }
     let is_starting = |c: &Container| runs(c) && c.health == Some(HealthState::Starting);
     if containers.iter().any(is_starting) { None } else { Some(Ok(())) }

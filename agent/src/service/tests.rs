@@ -1,6 +1,7 @@
 //! Stories of the decision core: what it says and wants when containers look so and so. No I/O, no clock.
 
 mod heal;
+mod journal;
 mod managed;
 mod network;
 mod scope;
@@ -17,10 +18,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, DisplacedTag, Step};
 use super::boot::{Boot, StartReason};
-use super::deploy::Cause;
 use super::input::{
     Files, ImageView, Input, LocalImage, Observation, ServiceReply, ServiceRequest, StepResult,
 };
+use super::rollout::plan::Cause;
 use super::status::StatusContext;
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
@@ -519,7 +520,7 @@ fn on_probation() -> Story {
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     for result in [
         StepResult::ImagesPinned { missing: Vec::new() },
-        StepResult::PullProgress { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("b")] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));

@@ -1,51 +1,463 @@
-//! What a service says: persistent faults, and what becomes an audit entry.
+//! Every sentence that people read: audit entries, faults, reasons. Decisions say what happened (`event.rs`).
+//!
+//! Fault texts are stable: no port, time or id in them. Repeats are told from news by comparing them (spec 2.6).
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
-use super::deploy::ImageChange;
-use super::{Fault, Service};
+use crate::model::image::Digest;
+use crate::model::{Container, Manager};
 
-impl Service {
-    /// Shows, changes or clears the persistent fault; the same text again says nothing (spec 2.6).
-    pub(super) fn set_fault(&mut self, fault: Option<Fault>, now: Timestamp, entries: &mut Vec<AuditEntry>) {
-        let text = |fault: &Option<Fault>| fault.as_ref().map(|fault| fault.text.clone());
-        if text(&fault) != text(&self.fault) {
-            entries.push(match (&fault, &self.fault) {
-                (Some(new), _) => {
-                    let mut entry = self.entry(now, Kind::ERROR, Level::Error, new.text.clone());
-                    entry.reason =
-                        Some(if new.from_check { "the check failed" } else { "the deploy failed" }.into());
-                    entry
-                }
-                (None, old) => {
-                    let mut entry = self.entry(now, Kind::RECOVERED, Level::Info, "the fault is over");
-                    entry.reason = old.as_ref().map(|old| old.text.clone());
-                    entry
-                }
-            });
+use super::assess::Symptom;
+use super::boot::StartReason;
+use super::event::{
+    ContainerSummary, Event, FailedDeployment, Fault, FaultCause, ResourceAlert, RollbackProblem, Unblock,
+    Updated,
+};
+use super::rollout::plan::{Cause, ImageChange};
+use super::rollout::probation::{Failure, Flaw, Interference};
+
+/// Why a check that a person asks for is skipped (spec 2.4).
+pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
+/// Why a check or a redeployment is skipped (spec 2.4).
+pub(super) const DEPLOYING: &str = "deploy in progress";
+/// Why a redeployment is skipped (spec 2.4).
+pub(super) const NO_COMPOSE_FILES: &str = "no compose files configured";
+/// Why a project that a person stopped is not healthy.
+pub(super) const STOPPED_BY_HAND: &str = "stopped by hand";
+/// Why a project is not healthy of which nothing runs.
+pub(super) const NOTHING_RUNS: &str = "none of its containers runs";
+
+/// Most bytes of an entry's output; the end of it is kept.
+const MAX_OUTPUT: usize = 8 * 1024;
+
+/// The audit entry that tells of an event; `None` for one that is only counted.
+pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditEntry> {
+    let new = |kind: Kind, level: Level, message: String| AuditEntry::new(at, service, kind, level, message);
+    Some(match event {
+        Event::Resumed { image_changes, step, reason } => resumed(&image_changes, step, reason, new),
+        Event::ManualTrigger => new(Kind::MANUAL_TRIGGER, Level::Info, "manual check".to_owned()),
+        Event::Checked { has_blocked, has_not_found } => {
+            let message = match (has_blocked, has_not_found) {
+                (false, false) => "checked: everything is up to date",
+                (true, _) => "checked: the registry still has a blocked digest",
+                (false, true) => "checked: the local image is still not found",
+            };
+            new(Kind::CHECKED, Level::Info, message.to_owned())
         }
-        self.fault = fault;
-    }
+        Event::TriggerFailed { why } => AuditEntry {
+            reason: Some(why),
+            ..new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned())
+        },
+        Event::NotFound { image, remote, is_here } => not_found(&image, &remote, is_here, new),
+        Event::Unblocked(unblock) => unblocked(unblock, new),
+        Event::Faulted { fault: Fault { text, from_check }, output } => {
+            let reason = if from_check { "the check failed" } else { "the deploy failed" };
+            let reason = Some(reason.to_owned());
+            AuditEntry { reason, output, ..new(Kind::ERROR, Level::Error, text) }
+        }
+        Event::Recovered { fault } => AuditEntry {
+            reason: fault.map(|fault| fault.text),
+            ..new(Kind::RECOVERED, Level::Info, "the fault is over".to_owned())
+        },
+        Event::Updated(updated) => self::updated(updated, new),
+        Event::Redeployed => {
+            let message = "the project was pulled and recreated, and passed its probation";
+            new(Kind::FORCE_REDEPLOY, Level::Info, message.to_owned())
+        }
+        Event::RedeployFailed { why, container, output } => AuditEntry {
+            reason: Some(why),
+            container: some(container),
+            output,
+            ..new(Kind::FORCE_REDEPLOY_FAILED, Level::Error, "the manual redeploy failed".to_owned())
+        },
+        Event::RolledBack { failed, remaining, also_recreated } => {
+            let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
+            let (what, also) = (what_failed(&failed), also(&also_recreated));
+            let message = format!("{what}; rolled back to the images that ran before{but}{also}");
+            failed_deployment(failed, new(Kind::ROLLED_BACK, Level::Warning, message))
+        }
+        Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
+        Event::RollbackRetried => {
+            let message =
+                "the rollback that had failed succeeded: the images that were proven last run again";
+            new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
+        }
+        Event::RollbackRetryFailed { failure, output } => {
+            let message = "the rollback failed again; manual action is needed";
+            AuditEntry {
+                reason: Some(failure.reason),
+                container: some(failure.container),
+                output,
+                ..new(Kind::ROLLBACK_FAILED, Level::Critical, message.to_owned())
+            }
+        }
+        Event::BroughtUp { cause } => return brought_up(&cause, new),
+        Event::DeployEnded { .. } | Event::RestartUnanswered => return None,
+        Event::ResourceAlert(alert) => resource_alert(alert, new),
+        of_a_container => return container_entry(of_a_container, new),
+    })
+}
 
-    pub(super) fn entry(
-        &self,
-        now: Timestamp,
-        kind: Kind,
-        level: Level,
-        message: impl Into<String>,
-    ) -> AuditEntry {
-        AuditEntry::new(now, &self.config.name, kind, level, message)
+fn resumed(
+    image_changes: &[ImageChange],
+    step: &str,
+    reason: StartReason,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let reason = match reason {
+        StartReason::Start => "the agent was stopped in the middle of it",
+        StartReason::Reload => "the configuration of the service was changed in the middle of it",
+    };
+    let message = format!("resuming the deployment of {} at step {step}", names(image_changes));
+    let entry = AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::RESUMED, Level::Info, message) };
+    match image_changes {
+        [only] => with_digests(entry, only.old_digest.as_ref(), Some(&only.digest)),
+        _ => entry,
     }
 }
 
+fn rollback_failed(
+    failed: FailedDeployment,
+    why: &RollbackProblem,
+    containers: &[ContainerSummary],
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let back = match why {
+        RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
+        RollbackProblem::NotProven(_) | RollbackProblem::Step(_) => "rollback failed",
+    };
+    let message = format!("{}, and {back}; manual action is needed", what_failed(&failed));
+    let reason = rollback_problem(&failed.failure.reason, why);
+    let mut entry = failed_deployment(failed, new(Kind::ROLLBACK_FAILED, Level::Critical, message));
+    if let RollbackProblem::NotProven(again) = why {
+        entry.output.push_str(&format!("\n--- after the rollback ---\n{}\n{}", again.reason, again.facts));
+    }
+    entry.output.push_str("\n--- containers now ---\n");
+    for ContainerSummary { name, state, image } in containers {
+        entry.output.push_str(&format!("{name}: {}, {image}\n", state.as_str()));
+    }
+    AuditEntry { reason: Some(reason), ..entry }
+}
+
+fn container_entry(event: Event, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {
+    let (kind, level, message, container, reason) = match event {
+        Event::Unwell { container, ended, problem } => {
+            let (kind, verb) =
+                if ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
+            (kind, Level::Warning, format!("container {container} {verb}"), container, Some(problem))
+        }
+        Event::Healthy { container } => {
+            (Kind::HEALTHY, Level::Info, format!("container {container} is healthy again"), container, None)
+        }
+        Event::Restarting { container, recreates, problem } => {
+            let verb = if recreates { "recreating" } else { "restarting" };
+            (Kind::RESTARTING, Level::Warning, format!("{verb} container {container}"), container, problem)
+        }
+        Event::Restarted { container } => {
+            let message = format!("container {container} is healthy again after its restart");
+            (Kind::RESTARTED, Level::Info, message, container, None)
+        }
+        Event::RestartFailed { container, failures, limit, relapsed, problem } => {
+            let how = if relapsed { "did not help for long" } else { "did not help" };
+            let message = format!("the restart of {container} {how} ({failures} of {limit})");
+            (Kind::RESTART_FAILED, Level::Error, message, container, problem)
+        }
+        Event::Exhausted { container, failures, problem } => {
+            let message = format!(
+                "gave up on container {container} after {failures} restarts that did not help; manual action is needed"
+            );
+            (Kind::EXHAUSTED, Level::Critical, message, container, problem)
+        }
+        _ => return None,
+    };
+    Some(AuditEntry { container: Some(container), reason, ..new(kind, level, message) })
+}
+
+fn not_found(
+    image: &str,
+    remote: &Digest,
+    is_here: bool,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let message = format!(
+        "{image} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest"
+    );
+    let reason = if is_here {
+        "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
+    } else {
+        "the image is not on this machine; a redeploy fetches it"
+    };
+    let entry =
+        AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::NOT_FOUND, Level::Warning, message) };
+    with_digests(entry, None, Some(remote))
+}
+
+fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+    let (message, reason, blocked, remote) = match unblock {
+        Unblock::Manual { blocked } => {
+            let images: Vec<String> =
+                blocked.iter().map(|(image, digest)| format!("{image} ({digest})")).collect();
+            let message = format!("unblocked {}; the next check may deploy it", images.join(", "));
+            (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
+        }
+        Unblock::UpToDate { image, blocked, remote } => {
+            let message = format!("{image} is what the registry has again");
+            (message, "the remote digest changed", Some(blocked), remote)
+        }
+        Unblock::NewDigest { image, blocked, remote } => {
+            let message = format!("the registry has another digest of {image} than the blocked one");
+            (message, "the remote digest changed", Some(blocked), Some(remote))
+        }
+    };
+    let entry = AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::UNBLOCKED, Level::Info, message) };
+    with_digests(entry, blocked.as_ref(), remote.as_ref())
+}
+
+fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+    let Updated { change, used, took, also_recreated, left_behind } = updated;
+    let image = &change.configured;
+    let is_same = change.old.as_ref().map(|old| &old.id) == change.new_id.as_ref();
+    let message = if !used {
+        format!("{image} is pulled and tagged, but no container of the project runs on it")
+    } else if is_same {
+        format!("{image} has a new digest for the same image; nothing had to be recreated")
+    } else {
+        let (took, also) = (took.as_secs(), also(&also_recreated));
+        format!("{image} is updated and passed its probation, {took} s after it was found{also}")
+    };
+    let reason = (!left_behind.is_empty()).then(|| {
+        format!(
+            "compose does not update {}: its service is no longer in the compose files, or in a profile that is off",
+            left_behind.join(", ")
+        )
+    });
+    let level = if used { Level::Info } else { Level::Warning };
+    let entry = AuditEntry { reason, ..new(Kind::UPDATED, level, message) };
+    with_digests(entry, change.old_digest.as_ref(), Some(&change.digest))
+}
+
+fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {
+    let (kind, message, reason) = match cause {
+        Cause::ComposeChanged => {
+            (Kind::COMPOSE_DRIFT, "the compose files changed and were applied", "compose_watch is on")
+        }
+        Cause::ForceUp { down } => {
+            let message = if *down {
+                "the project was forced with compose down and up"
+            } else {
+                "the project was forced with compose up"
+            };
+            (Kind::STARTED, message, "containers were stuck, and auto_start is on")
+        }
+        Cause::Start => {
+            (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
+        }
+        // Whether that helped is told when the container is healthy again.
+        Cause::RecreateContainer { .. } | Cause::Update | Cause::Redeploy | Cause::RetryRollback => {
+            return None;
+        }
+    };
+    Some(AuditEntry { reason: Some(reason.to_owned()), ..new(kind, Level::Info, message.to_owned()) })
+}
+
+fn resource_alert(alert: ResourceAlert, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+    let ResourceAlert { resource, container, percent, threshold, largest } = alert;
+    let of = container.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+    let message = format!("{resource}{of} is at {percent:.2} %, above the threshold of {threshold} %");
+    let reason = largest.as_ref().map(|(name, share)| format!("{name} has the largest share: {share:.2} %"));
+    let container = container.or(largest.map(|(name, _)| name));
+    AuditEntry { container, reason, ..new(Kind::RESOURCE_ALERT, Level::Warning, message) }
+}
+
+/// What a failed deployment is called before its end is told.
+fn what_failed(failed: &FailedDeployment) -> String {
+    let images = &failed.images;
+    if failed.failure.by_compose {
+        format!("{images} could not be brought up")
+    } else {
+        format!("{images} failed its probation")
+    }
+}
+
+fn failed_deployment(failed: FailedDeployment, entry: AuditEntry) -> AuditEntry {
+    let FailedDeployment { digests, failure, output, .. } = failed;
+    let (reason, container) = (Some(failure.reason), some(failure.container));
+    let entry = AuditEntry { reason, container, output, ..entry };
+    match digests {
+        Some((old, new)) => with_digests(entry, old.as_ref(), Some(&new)),
+        None => entry,
+    }
+}
+
+fn rollback_problem(failure: &str, problem: &RollbackProblem) -> String {
+    match problem {
+        RollbackProblem::NoOldImage => format!("{failure}; there is no earlier image to roll back to"),
+        RollbackProblem::NotProven(again) => format!("{failure}; after the rollback {}", again.reason),
+        RollbackProblem::Step(text) => format!("{failure}; the rollback failed: {text}"),
+    }
+}
+
+fn with_digests(entry: AuditEntry, old: Option<&Digest>, new: Option<&Digest>) -> AuditEntry {
+    let (old_digest, new_digest) = (old.map(ToString::to_string), new.map(ToString::to_string));
+    AuditEntry { old_digest, new_digest, ..entry }
+}
+
+/// The end of a sentence about a deployment: what compose recreated beyond it, if anything.
+fn also(recreated: &[String]) -> String {
+    match recreated {
+        [] => String::new(),
+        names => format!("; compose also recreated {}, which this did not need", names.join(", ")),
+    }
+}
+
+/// The text of a fault.
+pub(super) fn fault(cause: &FaultCause<'_>) -> String {
+    match cause {
+        FaultCause::OldImagesGone { images } => format!(
+            "no rollback would be possible: the image that {} runs on is gone from this machine and can't be fetched again; a redeploy goes ahead all the same",
+            images.join(", ")
+        ),
+        FaultCause::ComposeUp { cause } => format!("compose up failed: {cause}"),
+        FaultCause::ProbationInterrupted { images, how } => {
+            format!("the probation of {images} was interrupted: {}", interference(how))
+        }
+        FaultCause::ImagesUnused { configured, used } => {
+            let configured: Vec<String> = configured.iter().map(ToString::to_string).collect();
+            format!(
+                "no container of the project is made from {}; they are made from {}",
+                configured.join(", "),
+                used.join(", ")
+            )
+        }
+        FaultCause::FilesUnlisted { files } => {
+            let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+            format!(
+                "the containers were made with {}, too, which compose_files does not name: without it they would lose \
+                 what it sets, so they are not recreated; name it there, or redeploy to go on without it",
+                files.join(", ")
+            )
+        }
+    }
+}
+
+/// What somebody did to containers on probation.
+pub(super) fn interference(how: &Interference) -> String {
+    match how {
+        Interference::Stopped { container } => format!("container {container} was stopped by someone"),
+        Interference::Paused { container } => format!("container {container} was paused by someone"),
+        Interference::Replaced { container, image } => {
+            format!("someone brought container {container} to another image ({image})")
+        }
+        Interference::Removed { compose_service } => {
+            format!("the container of compose service {compose_service} was removed by someone")
+        }
+    }
+}
+
+/// What is wrong with a container on probation.
+pub(super) fn flaw(container: &str, flaw: &Flaw) -> String {
+    let what = match flaw {
+        Flaw::OutOfMemory => "ran out of memory".to_owned(),
+        Flaw::CrashLoop { restarts, exit_code } => {
+            format!("keeps crashing: restarted {restarts} times, exit code {exit_code}")
+        }
+        Flaw::BecameUnhealthy => "turned unhealthy after it had been healthy".to_owned(),
+        Flaw::Exited { exit_code } => format!("exited with code {exit_code}"),
+        Flaw::Unhealthy => "is unhealthy".to_owned(),
+        Flaw::NotHealthyInTime => "was not healthy by the end of its probation".to_owned(),
+        Flaw::Crashed { exit_code } => {
+            format!("crashed and was restarted during its probation, exit code {exit_code}")
+        }
+        Flaw::StartedAgain => "was started again during its probation".to_owned(),
+        Flaw::EndedUnexpectedly => "exited with code 0 although it used to keep running".to_owned(),
+        Flaw::NotStarted => "could not be started".to_owned(),
+        Flaw::EndState(state) => format!("was {} at the end of its probation", state.as_str()),
+        Flaw::NotUpdated => {
+            return format!("compose left container {container} on the image that it had before");
+        }
+    };
+    format!("container {container} {what}")
+}
+
+/// What is to be known of a container that failed, one fact a line.
+pub(super) fn facts(container: &Container) -> String {
+    let mut facts = format!(
+        "state: {}\nexit code: {}\nout of memory: {}\nrestart count: {}\n",
+        container.state.as_str(),
+        container.exit_code,
+        if container.oom_killed { "yes" } else { "no" },
+        container.restart_count
+    );
+    if !container.error.is_empty() {
+        facts.push_str(&format!("engine: {}\n", container.error));
+    }
+    if !container.health_output.is_empty() {
+        facts.push_str(&format!("last health check: {}\n", container.health_output));
+    }
+    facts
+}
+
+/// What a person needs to see of a container that failed.
+pub(super) fn evidence(failure: &Failure, compose: &str, log: &str) -> String {
+    let mut text = failure.facts.clone();
+    for (title, part) in [("compose", compose), ("last log lines", log)] {
+        if !part.trim().is_empty() {
+            text.push_str(&format!("--- {title} ---\n{}\n", part.trim_end()));
+        }
+    }
+    crate::model::text::tail(&text, MAX_OUTPUT).to_owned()
+}
+
+/// What stands for the log lines of a container where they can't be read.
+pub(super) fn no_log(error: &str) -> String {
+    format!("({error})")
+}
+
+/// What is wrong with a container.
+pub(super) fn symptom(symptom: &Symptom) -> String {
+    let with_output = |what: &str, output: &str| match output {
+        "" => what.to_owned(),
+        output => format!("{what}: {output}"),
+    };
+    match symptom {
+        Symptom::CrashLoop { restarts, exit_code } => {
+            format!("keeps crashing: restarted {restarts} times, exit code {exit_code}")
+        }
+        Symptom::Exited { exit_code } => format!("exited with code {exit_code}"),
+        Symptom::OutOfMemory => "out of memory".to_owned(),
+        Symptom::NotStarted { error } => format!("could not be started: {error}"),
+        Symptom::Dead => "dead: the engine could not remove it".to_owned(),
+        Symptom::EngineStopped => "stopped by the engine when it went away".to_owned(),
+        Symptom::Unhealthy { output } => with_output("unhealthy", output),
+        Symptom::NotHealthyInTime { output } => {
+            with_output("not healthy within its own health-check time", output)
+        }
+        Symptom::NetworkGone => {
+            "cut off: the container whose network it uses was removed or recreated".to_owned()
+        }
+        Symptom::NetworkMissing { owner } => {
+            format!("cut off: it uses the network of {owner}, which is not there")
+        }
+        Symptom::NetworkRestarted { owner } => {
+            format!("cut off: it uses the network of {owner}, which was started after it")
+        }
+    }
+}
+
+/// What is said of a container that somebody else keeps (DECISIONS 9).
+pub(super) fn managed(container: &str, manager: &Manager) -> String {
+    format!("container {container} is kept by {manager}: it is neither updated nor healed here")
+}
+
+/// The images of a deployment, as configured.
 pub(super) fn names(image_changes: &[ImageChange]) -> String {
     if image_changes.is_empty() {
         return "the project".to_owned();
     }
-    image_changes.iter().map(|m| m.configured.as_str()).collect::<Vec<_>>().join(", ")
+    image_changes.iter().map(|change| change.configured.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn some(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
+fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
 }

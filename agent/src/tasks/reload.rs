@@ -18,25 +18,24 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
-use crate::adapters::registry::{CurrentRegistry, RegistryClient};
 use crate::audit::{Deliveries, Reconfigured, Settings, trial, upgrade};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, ServiceConfig};
 use crate::model::text;
-use crate::ports::{Registry, Urgency};
+use crate::ports::Urgency;
 use crate::project::cycle::Cycle;
 use crate::project::placement::Placement;
 use crate::project::services::Workers;
 use crate::project::worker::{Command, Handle, Member, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
-use crate::service::deploy::Deployment;
+use crate::service::rollout::plan::Deployment;
 
 /// Longest time that the workers get to end; each has a shorter one of its own.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
-/// Makes a client for a registry.
-pub type MakeRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
+/// Asks the registry that a configuration describes from now on.
+pub type ReplaceRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<()> + Send + Sync>;
 
 /// Keeps variables that a configuration names as secrets from child processes.
 pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
@@ -45,8 +44,7 @@ pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
 pub struct Reloader {
     world: World,
     source: ConfigSource,
-    registry: Arc<CurrentRegistry>,
-    make_registry: MakeRegistry,
+    replace_registry: ReplaceRegistry,
     withhold: Withhold,
     manager: Arc<ServiceManager>,
     deliveries: Deliveries,
@@ -77,10 +75,8 @@ struct Exchanged {
 pub struct ServiceDeps {
     /// Where the configuration is read again.
     pub source: ConfigSource,
-    /// What the workers ask; exchanged when `registry.url` changes.
-    pub registry: Arc<CurrentRegistry>,
-    /// How to make another.
-    pub make_registry: MakeRegistry,
+    /// What is called when `registry.url` changes.
+    pub replace_registry: ReplaceRegistry,
     /// What is told the secrets of a new configuration before anything of it runs.
     pub withhold: Withhold,
     /// Who is told about it.
@@ -107,8 +103,7 @@ impl Reloader {
         let mut this = Self {
             world,
             source: origin.source,
-            registry: origin.registry,
-            make_registry: origin.make_registry,
+            replace_registry: origin.replace_registry,
             withhold: origin.withhold,
             manager: origin.manager,
             deliveries: origin.deliveries,
@@ -203,10 +198,7 @@ impl Reloader {
         (self.withhold)(&config.named_variables);
         let old = self.active.borrow().config.clone();
         if !same_registry(&old.registry, &config.registry) {
-            match (self.make_registry)(&config.registry) {
-                Ok(client) => self.registry.replace(Arc::new(client)),
-                Err(error) => return Err(format!("registry: {error:#}")),
-            }
+            (self.replace_registry)(&config.registry).map_err(|error| format!("registry: {error:#}"))?;
         }
         let fixed = keep_fixed(&old, &mut config);
         let mut notes = Vec::new();
@@ -316,7 +308,7 @@ impl Reloader {
 
     /// Asks these to check now: the next cycle may be hours away.
     fn check(&self, workers: &[Handle]) {
-        let registry: Arc<dyn Registry> = self.registry.clone();
+        let registry = self.world.registry.clone();
         let cycle = Cycle::new(registry, Urgency::Routine);
         for worker in workers {
             let (done, _) = oneshot::channel();

@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{ImageId, Reference};
 use crate::model::{Container, HealthState, State};
 
-use super::deploy::ImageChange;
-use super::heal::ended_as_asked;
-use super::input::StopTimes;
+use crate::service::assess::ended_as_asked;
+use crate::service::input::StopTimes;
+use crate::service::wording;
+
+use super::plan::ImageChange;
 
 /// A container as it was before the deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +44,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// All containers of a project.
-    pub(super) fn all(containers: &[Container]) -> Vec<Self> {
+    pub(in crate::service) fn all(containers: &[Container]) -> Vec<Self> {
         containers.iter().map(|container| Self::of(container, containers)).collect()
     }
 
@@ -109,8 +111,65 @@ pub enum Outcome {
     Passed,
     /// Failed.
     Failed(Failure),
-    /// Somebody took it into their own hands, which says nothing about the image. In words, after the image's name.
-    Inconclusive(String),
+    /// Somebody took it into their own hands, which says nothing about the image.
+    Inconclusive(Interference),
+}
+
+/// What somebody did to containers on probation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interference {
+    /// Stopped one.
+    Stopped {
+        /// Its name.
+        container: String,
+    },
+    /// Froze one.
+    Paused {
+        /// Its name.
+        container: String,
+    },
+    /// Brought one to another image.
+    Replaced {
+        /// Its name.
+        container: String,
+        /// Reference that it was made from.
+        image: String,
+    },
+    /// Removed the container of a compose service.
+    Removed {
+        /// The compose service.
+        compose_service: String,
+    },
+}
+
+/// What is wrong with a container on probation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::service) enum Flaw {
+    OutOfMemory,
+    /// Its restart policy has started it more than once.
+    CrashLoop {
+        restarts: u64,
+        exit_code: i64,
+    },
+    /// It had been healthy before.
+    BecameUnhealthy,
+    Exited {
+        exit_code: i64,
+    },
+    Unhealthy,
+    /// Its health check had no result at the end.
+    NotHealthyInTime,
+    /// Its restart policy has started it once, and it has no health check.
+    Crashed {
+        exit_code: i64,
+    },
+    StartedAgain,
+    /// It ended with exit code 0, and ran for good before.
+    EndedUnexpectedly,
+    NotStarted,
+    EndState(State),
+    /// Compose left it on the image that it had.
+    NotUpdated,
 }
 
 /// Why a probation failed.
@@ -136,33 +195,24 @@ pub struct Failure {
 
 impl Failure {
     /// A failure that is no single container's.
-    pub(super) fn general(reason: impl Into<String>) -> Self {
+    pub(in crate::service) fn general(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ..Self::default() }
     }
 
-    /// A failure of one container.
-    pub(super) fn of(container: &Container, what: &str) -> Self {
-        let mut facts = format!(
-            "state: {}\nexit code: {}\nout of memory: {}\nrestart count: {}\n",
-            container.state.as_str(),
-            container.exit_code,
-            if container.oom_killed { "yes" } else { "no" },
-            container.restart_count
-        );
-        if !container.error.is_empty() {
-            facts.push_str(&format!("engine: {}\n", container.error));
-        }
-        if !container.health_output.is_empty() {
-            facts.push_str(&format!("last health check: {}\n", container.health_output));
-        }
+    /// What is known of a container, whatever the reason.
+    fn about(container: &Container) -> Self {
         Self {
-            reason: format!("container {} {what}", container.name),
             container_id: container.id.clone(),
             container: container.name.clone(),
             image: container.config_image.clone(),
-            facts,
+            facts: wording::facts(container),
             ..Self::default()
         }
+    }
+
+    /// A failure of one container.
+    pub(in crate::service) fn of(container: &Container, flaw: &Flaw) -> Self {
+        Self { reason: wording::flaw(&container.name, flaw), ..Self::about(container) }
     }
 }
 
@@ -184,7 +234,7 @@ pub struct Context<'a> {
 
 /// Why a container is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(in crate::service) enum Role {
     /// The deployment is about its image.
     Updated,
     /// It was made anew with the others, and was well before.
@@ -194,7 +244,7 @@ pub(super) enum Role {
 impl Context<'_> {
     /// Whether and why a container is judged. One that was unwell before, or that nobody knew, says nothing about
     /// the images of others.
-    pub(super) fn role(&self, container: &Container) -> Option<Role> {
+    pub(in crate::service) fn role(&self, container: &Container) -> Option<Role> {
         let reference = Reference::parse(&container.config_image).ok();
         let of = self.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
         let role =
@@ -219,7 +269,7 @@ impl Context<'_> {
 }
 
 impl Probation {
-    pub(super) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
+    pub(in crate::service) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
         Self { since, expected, seen: BTreeMap::new() }
     }
 
@@ -229,8 +279,8 @@ impl Probation {
             containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
         // What is about the new images is told first.
         judged.sort_by_key(|(role, _)| *role);
-        let blame = |role: Role, failure: Failure| {
-            Outcome::Failed(Failure { bystander: role == Role::Bystander, ..failure })
+        let blame = |role: Role, container: &Container, flaw: &Flaw| {
+            Outcome::Failed(Failure { bystander: role == Role::Bystander, ..Failure::of(container, flaw) })
         };
 
         for (role, container) in &judged {
@@ -243,14 +293,16 @@ impl Probation {
                 *seen = Seen::default();
                 self.since = now;
             }
-            if let Some(failure) = crash(container, seen, context) {
-                return blame(*role, failure);
+            if let Some(flaw) = crash(container, seen, context) {
+                return blame(*role, container, &flaw);
             }
         }
         let deadline = self.deadline(containers, context);
         let missing: Vec<Missing> =
             self.expected.iter().filter_map(|expected| missing(expected, containers, context)).collect();
-        if let Some(Missing { how, .. }) = missing.iter().find(|missing| missing.replaced) {
+        let replaced =
+            |missing: &&Missing| matches!(missing, Missing::ByPerson(Interference::Replaced { .. }));
+        if let Some(Missing::ByPerson(how)) = missing.iter().find(replaced) {
             return Outcome::Inconclusive(how.clone());
         }
         if now < deadline {
@@ -260,18 +312,24 @@ impl Probation {
             let stopped = matches!(container.state, State::Exited | State::Dead)
                 && ended_as_asked(container, context.stops);
             if stopped || container.state == State::Paused {
-                let how = if stopped { "stopped" } else { "paused" };
-                return Outcome::Inconclusive(format!("container {} was {how} by someone", container.name));
+                let container = container.name.clone();
+                return Outcome::Inconclusive(if stopped {
+                    Interference::Stopped { container }
+                } else {
+                    Interference::Paused { container }
+                });
             }
             let seen = self.seen.entry(container.id.clone()).or_default();
-            if let Some(failure) = unproven(container, seen, context) {
-                return blame(*role, failure);
+            if let Some(flaw) = unproven(container, seen, context) {
+                return blame(*role, container, &flaw);
             }
         }
         match missing.into_iter().next() {
             None => Outcome::Passed,
-            Some(Missing { by_someone: true, how, .. }) => Outcome::Inconclusive(how),
-            Some(Missing { how, .. }) => Outcome::Failed(Failure::general(how)),
+            Some(Missing::ByPerson(how)) => Outcome::Inconclusive(how),
+            Some(Missing::NotUpdated { container }) => {
+                Outcome::Failed(Failure::general(wording::flaw(&container, &Flaw::NotUpdated)))
+            }
         }
     }
 
@@ -284,14 +342,12 @@ impl Probation {
     }
 }
 
-/// No container of a compose service is on the image that it was given.
-struct Missing {
-    /// In words.
-    how: String,
-    /// Whether somebody did it, and not compose.
-    by_someone: bool,
-    /// Whether there is another one instead.
-    replaced: bool,
+/// Why no container of a compose service is on the image that it was given.
+enum Missing {
+    /// Somebody did it.
+    ByPerson(Interference),
+    /// Compose left the container as it was.
+    NotUpdated { container: String },
 }
 
 fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) -> Option<Missing> {
@@ -301,18 +357,18 @@ fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) 
         return None;
     }
     let fresh = of_service.iter().find(|c| context.before.iter().all(|was| was.id != c.id));
-    let how = match (fresh, of_service.first()) {
-        (Some(other), _) => {
-            format!("someone brought container {} to another image ({})", other.name, other.config_image)
-        }
-        (None, None) => format!("the container of compose service {service} was removed by someone"),
-        (None, Some(old)) => format!("compose left container {} on the image that it had before", old.name),
-    };
-    Some(Missing { how, by_someone: fresh.is_some() || of_service.is_empty(), replaced: fresh.is_some() })
+    Some(match (fresh, of_service.first()) {
+        (Some(other), _) => Missing::ByPerson(Interference::Replaced {
+            container: other.name.clone(),
+            image: other.config_image.clone(),
+        }),
+        (None, None) => Missing::ByPerson(Interference::Removed { compose_service: service.clone() }),
+        (None, Some(old)) => Missing::NotUpdated { container: old.name.clone() },
+    })
 }
 
 /// The container that most likely keeps compose from bringing up a project.
-pub(super) fn likely_cause(containers: &[Container], context: Context<'_>) -> Option<Failure> {
+pub(in crate::service) fn likely_cause(containers: &[Container], context: Context<'_>) -> Option<Failure> {
     let rank = |container: &Container| {
         let failed = match container.state {
             State::Running => container.health == Some(HealthState::Unhealthy) || container.restart_count > 0,
@@ -327,19 +383,19 @@ pub(super) fn likely_cause(containers: &[Container], context: Context<'_>) -> Op
     let (_, container) =
         containers.iter().filter_map(|c| Some((rank(c)?, c))).min_by_key(|(rank, _)| *rank)?;
     let bystander = context.role(container) != Some(Role::Updated);
-    Some(Failure { bystander, ..Failure::of(container, "") })
+    Some(Failure { bystander, ..Failure::about(container) })
 }
 
 /// What ends a probation at once.
-fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Failure> {
+fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Flaw> {
+    let exit_code = container.exit_code;
     // The flag outlives the run that it is about: on a container from before it proves nothing.
     if container.oom_killed && context.before.iter().all(|was| was.id != container.id) {
-        return Some(Failure::of(container, "ran out of memory"));
+        return Some(Flaw::OutOfMemory);
     }
     let restarts = restarts(container, context);
     if restarts >= 2 {
-        let what = format!("keeps crashing: restarted {restarts} times, exit code {}", container.exit_code);
-        return Some(Failure::of(container, &what));
+        return Some(Flaw::CrashLoop { restarts, exit_code });
     }
     match container.state {
         State::Running => {
@@ -348,53 +404,42 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
             match container.health {
                 Some(HealthState::Healthy) => seen.was_healthy = true,
                 // It had proven that it can be healthy and then lost it: that is no slow start.
-                Some(HealthState::Unhealthy) if seen.was_healthy => {
-                    return Some(Failure::of(container, "turned unhealthy after it had been healthy"));
-                }
+                Some(HealthState::Unhealthy) if seen.was_healthy => return Some(Flaw::BecameUnhealthy),
                 _ => {}
             }
             None
         }
-        State::Exited | State::Dead
-            if container.exit_code != 0 && !ended_as_asked(container, context.stops) =>
-        {
-            if seen.ended {
-                return Some(Failure::of(container, &format!("exited with code {}", container.exit_code)));
-            }
-            seen.ended = true;
-            None
+        State::Exited | State::Dead if exit_code != 0 && !ended_as_asked(container, context.stops) => {
+            std::mem::replace(&mut seen.ended, true).then_some(Flaw::Exited { exit_code })
         }
         _ => None,
     }
 }
 
 /// What is not good enough when the time is over.
-fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Failure> {
-    let fail = |what: &str| Some(Failure::of(container, what));
+fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Flaw> {
+    let exit_code = container.exit_code;
     match container.state {
         State::Running => match (container.health_timing, container.health) {
             (Some(_), Some(HealthState::Healthy)) => None,
-            (Some(_), Some(HealthState::Unhealthy)) => fail("is unhealthy"),
-            (Some(_), _) => fail("was not healthy by the end of its probation"),
-            (None, _) if restarts(container, context) > 0 => fail(&format!(
-                "crashed and was restarted during its probation, exit code {}",
-                container.exit_code
-            )),
+            (Some(_), Some(HealthState::Unhealthy)) => Some(Flaw::Unhealthy),
+            (Some(_), _) => Some(Flaw::NotHealthyInTime),
+            (None, _) if restarts(container, context) > 0 => Some(Flaw::Crashed { exit_code }),
             (None, _) if seen.started_at.is_some() && seen.started_at != container.started_at => {
-                fail("was started again during its probation")
+                Some(Flaw::StartedAgain)
             }
             (None, _) => None,
         },
-        State::Exited if container.exit_code == 0 => {
+        State::Exited if exit_code == 0 => {
             // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
             let ran_before = context
                 .before
                 .iter()
                 .any(|was| was.compose_service == container.compose_service && was.running);
-            if ran_before { fail("exited with code 0 although it used to keep running") } else { None }
+            ran_before.then_some(Flaw::EndedUnexpectedly)
         }
-        State::Created if !container.error.is_empty() => fail("could not be started"),
-        state => fail(&format!("was {} at the end of its probation", state.as_str())),
+        State::Created if !container.error.is_empty() => Some(Flaw::NotStarted),
+        state => Some(Flaw::EndState(state)),
     }
 }
 

@@ -1,13 +1,4 @@
-//! The life of one deployment, as a value that is journaled before every step (DECISIONS 4).
-//!
-//! ```text
-//! hold ─► pull ─► start ─► probation ──────────────────────────────► release      updated
-//!   │       │       │          └──► evidence ─► undo ─► proof ─────► release      rolled_back / rollback_failed
-//!   │       │       └─ every old container still runs ─► tags_back ► release      errored
-//!   └───────┴──────────────────────────────────────────────────────► release      errored, nothing changed
-//! ```
-//!
-//! Each step may be taken again, so a restart of the agent simply takes the step that the journal names.
+//! What a rollout is about, as a value that is journaled before every step (DECISIONS 4).
 
 use std::time::Duration;
 
@@ -16,10 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Project, State, UpMode};
+use crate::service::Service;
+use crate::service::action::{DisplacedTag, OldImage};
+use crate::service::compare::{self, Comparison};
+use crate::service::input::{ImageView, Observation};
+use crate::service::scope::Scope;
 
-use super::action::{DisplacedTag, OldImage, Step};
-use super::probation::{Baseline, Expected, Failure, Probation};
-use super::scope::Scope;
+use super::probation::{Baseline, Expected};
+use super::step::Phase;
 
 /// Why a deployment was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,96 +80,19 @@ impl ImageChange {
         }
     }
 
-    pub(super) fn source(&self, digest: &Digest) -> Reference {
+    pub(in crate::service) fn source(&self, digest: &Digest) -> Reference {
         Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
     }
 
-    fn target(&self) -> Option<(Reference, OldImage)> {
+    pub(super) fn target(&self) -> Option<(Reference, OldImage)> {
         let id = self.new_id.clone()?;
         Some((self.reference.clone(), OldImage { id, source: Some(self.source(&self.digest)) }))
     }
 }
 
-/// Where a deployment stands.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "step")]
-pub enum Phase {
-    /// Old images are being pinned, so that no prune removes them.
-    #[serde(alias = "hold")]
-    PinImages,
-    /// New images are being fetched.
-    Pull,
-    /// The project is being brought to the new images.
-    Start,
-    /// The new containers must prove themselves.
-    Probation {
-        /// What was seen so far.
-        #[serde(alias = "trial")]
-        probation: Probation,
-    },
-    /// Compose failed before it touched anything: the tags go back, no container does.
-    #[serde(alias = "tags_back")]
-    RestoreTags,
-    /// It failed. The digests are blocked; what the container wrote last is being read.
-    #[serde(alias = "evidence")]
-    Diagnose {
-        /// Why.
-        failure: Failure,
-        /// What compose printed.
-        output: String,
-    },
-    /// The old images are being put back.
-    #[serde(alias = "undo")]
-    Rollback {
-        /// Why.
-        failure: Failure,
-        /// Black box: compose's output, facts, log lines.
-        output: String,
-    },
-    /// The old containers must prove themselves.
-    #[serde(alias = "proof")]
-    VerifyRollback {
-        /// Why.
-        failure: Failure,
-        /// Black box.
-        output: String,
-        /// What was seen so far.
-        #[serde(alias = "trial")]
-        probation: Probation,
-    },
-    /// The outcome is decided; the pins are removed.
-    #[serde(alias = "release")]
-    Unpin,
-}
-
-impl Phase {
-    /// Name of the step in the journal and in the log.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Phase::PinImages => "pin_images",
-            Phase::Pull => "pull",
-            Phase::Start => "start",
-            Phase::Probation { .. } => "probation",
-            Phase::RestoreTags => "restore_tags",
-            Phase::Diagnose { .. } => "diagnose",
-            Phase::Rollback { .. } => "rollback",
-            Phase::VerifyRollback { .. } => "verify_rollback",
-            Phase::Unpin => "unpin",
-        }
-    }
-
-    /// The trial under way, if this phase is one.
-    pub(super) fn probation_mut(&mut self) -> Option<&mut Probation> {
-        match self {
-            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
-            _ => None,
-        }
-    }
-}
-
 /// The tags of what runs, and the images that they must name so that compose leaves it alone. A tag that is run on
 /// different images says nothing.
-pub(super) fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
+pub(in crate::service) fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
     let mut all: Vec<(Reference, ImageId)> = containers
         .iter()
         .filter(|c| c.is_live())
@@ -233,13 +151,6 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Goes on to another phase.
-    pub(super) fn enter(&mut self, phase: Phase, now: Timestamp) {
-        self.phase = phase;
-        self.since = now;
-        self.attempt = 0;
-    }
-
     /// Whether any image changes, so that there is something to block and to go back from.
     pub fn changes(&self) -> bool {
         self.image_changes.iter().any(ImageChange::changes)
@@ -264,7 +175,7 @@ impl Deployment {
     }
 
     /// What ran and is moved, with the move.
-    fn moved(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
+    fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
             Some((was, self.image_changes.iter().find(|m| m.reference == reference)?))
@@ -278,12 +189,12 @@ impl Deployment {
             m.new_id.as_ref() != Some(&was.image)
                 && containers.iter().any(|c| c.id == was.id && c.image == was.image)
         };
-        self.moved().filter(|(was, m)| is_left(was, m)).map(|(was, _)| was.id.clone()).collect()
+        self.changed_containers().filter(|(was, m)| is_left(was, m)).map(|(was, _)| was.id.clone()).collect()
     }
 
     /// What must run in the end of a good deployment, where compose left `left_behind` alone.
     pub(super) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
-        self.moved()
+        self.changed_containers()
             .filter(|(was, _)| !left_behind.contains(&was.id))
             .filter_map(|(was, m)| {
                 Some(Expected { compose_service: was.compose_service.clone(), image: m.new_id.clone()? })
@@ -293,7 +204,7 @@ impl Deployment {
 
     /// What must run in the end of the way back: of the moved images, exactly what ran.
     pub(super) fn expected_old(&self) -> Vec<Expected> {
-        self.moved()
+        self.changed_containers()
             .map(|(was, m)| Expected {
                 compose_service: was.compose_service.clone(),
                 image: m.old.as_ref().map_or_else(|| was.image.clone(), |old| old.id.clone()),
@@ -302,7 +213,7 @@ impl Deployment {
     }
 
     /// Notes what the other services run on.
-    pub(super) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
+    pub(in crate::service) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
         let is_own = |reference: &Reference| {
             self.image_changes.iter().any(|m| m.reference == *reference)
                 || self.kept_tags.iter().any(|(pin, _)| pin == reference)
@@ -314,7 +225,7 @@ impl Deployment {
 
     /// What compose is to keep to; `None` where it is given the whole project: nothing of it ran, or a person or a
     /// change of the files asked for all of it.
-    pub(super) fn scope(&self) -> Option<Scope> {
+    pub(in crate::service) fn scope(&self) -> Option<Scope> {
         let by_image = matches!(self.cause, Cause::Update | Cause::RetryRollback);
         if !by_image || self.up_mode != UpMode::Changed || !self.before.iter().any(|was| was.live) {
             return None;
@@ -345,18 +256,11 @@ impl Deployment {
         self.also_recreated.extend(names);
     }
 
-    /// The end of a sentence about what was deployed: what compose recreated beyond it, if anything.
-    pub(super) fn and_recreated(&self) -> String {
-        match &self.also_recreated[..] {
-            [] => String::new(),
-            names => format!("; compose also recreated {}, which this did not need", names.join(", ")),
-        }
-    }
-
     /// Has compose bring up only what was on the moved images: what keeps it from bringing up the whole project need
     /// not keep it from that.
     pub(super) fn bring_up_alone(&mut self) {
-        let mut services: Vec<String> = self.moved().map(|(was, _)| was.compose_service.clone()).collect();
+        let mut services: Vec<String> =
+            self.changed_containers().map(|(was, _)| was.compose_service.clone()).collect();
         services.sort();
         services.dedup();
         if !services.is_empty() {
@@ -364,7 +268,7 @@ impl Deployment {
         }
     }
 
-    fn old_images(&self) -> Vec<OldImage> {
+    pub(super) fn old_images(&self) -> Vec<OldImage> {
         let mut images: Vec<OldImage> = self
             .image_changes
             .iter()
@@ -376,57 +280,117 @@ impl Deployment {
         images
     }
 
-    fn tags_back(&self) -> Vec<(Reference, OldImage)> {
+    pub(super) fn old_tags(&self) -> Vec<(Reference, OldImage)> {
         let moved = self.image_changes.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
         moved.chain(self.kept_tags.iter().cloned()).collect()
     }
+}
 
-    /// The step that this phase consists of; `None` where it consists of looking.
-    pub(super) fn step(&self, project: &Project) -> Option<Step> {
-        let displaced = self.displaced.clone().unwrap_or_default();
-        Some(match &self.phase {
-            Phase::Start | Phase::Rollback { .. }
-                if self.displaced.is_none() && !self.sibling_tags.is_empty() =>
-            {
-                Step::ReadTags { sibling_tags: self.sibling_tags.clone() }
+impl Service {
+    /// Plans a deployment from what was seen. Whether there is one to do.
+    pub(in crate::service) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
+        let Some(observation) = &self.seen else { return false };
+        let (mut image_changes, mut kept_tags) = (Vec::new(), Vec::new());
+        for view in &observation.images {
+            match self.plan_image(view, observation, &cause) {
+                Some(Planned::Change(change)) => image_changes.push(change),
+                Some(Planned::Keep(tag, image)) => kept_tags.push((tag, image)),
+                None => {}
             }
-            Phase::PinImages => Step::PinImages { project: project.name.clone(), images: self.old_images() },
-            Phase::Pull => Step::Pull {
-                images: self
-                    .image_changes
-                    .iter()
-                    .map(|m| (m.configured.clone(), m.source(&m.digest)))
-                    .collect(),
-            },
-            Phase::Start => Step::Start {
-                tags: self
-                    .image_changes
-                    .iter()
-                    .filter_map(ImageChange::target)
-                    .chain(self.kept_tags.iter().cloned())
-                    .collect(),
-                displaced,
-                project: project.clone(),
-                down: self.cause == Cause::ForceUp { down: true },
-                up_mode: self.up_mode.clone(),
-                scope: self.scope(),
-            },
-            Phase::Rollback { .. } => Step::Start {
-                tags: self.tags_back(),
-                displaced,
-                project: project.clone(),
-                down: false,
-                up_mode: self.up_mode.clone(),
-                scope: self.scope(),
-            },
-            Phase::RestoreTags => Step::RestoreTags { tags: self.tags_back() },
-            Phase::Diagnose { failure, .. } => Step::Diagnose { container: failure.container_id.clone() },
-            Phase::Unpin => Step::Unpin {
-                project: project.name.clone(),
-                displaced,
-                onto: self.image_changes.iter().find_map(|m| m.new_id.clone()),
-            },
-            Phase::Probation { .. } | Phase::VerifyRollback { .. } => return None,
-        })
+        }
+        for (reference, digest) in &observation.blocked_elsewhere {
+            let running = observation
+                .containers
+                .iter()
+                .find(|c| c.state == State::Running && c.is_made_from(reference));
+            let own = image_changes.iter().any(|change| change.reference == *reference);
+            if let (Some(container), false) = (running, own) {
+                tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
+                kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
+            }
+        }
+        if image_changes.is_empty() && cause == Cause::Update {
+            return false;
+        }
+        let up_mode = match &cause {
+            Cause::Redeploy => UpMode::All,
+            Cause::Start | Cause::ForceUp { .. } if !observation.left_out.is_empty() => UpMode::StartOnly,
+            _ => UpMode::Changed,
+        };
+        self.durable.rollback_failed = false;
+        let mut deployment = Deployment {
+            project: self.config.project(),
+            grace: self.config.health_grace,
+            begun: now,
+            image_changes,
+            kept_tags,
+            sibling_tags: Vec::new(),
+            displaced: None,
+            before: Baseline::all(&observation.containers),
+            up_mode,
+            phase: if cause.is_about_images() { Phase::PinImages } else { Phase::Start },
+            cause,
+            since: now,
+            attempt: 0,
+            also_recreated: Vec::new(),
+        };
+        deployment.refresh_sibling_tags(&observation.containers);
+        // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
+        // leaves alone is still to be applied.
+        let whole = deployment.up_mode != UpMode::StartOnly && deployment.scope().is_none();
+        if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
+            self.durable.files_hash = Some(hash);
+            self.durable.files_pending =
+                deployment.cause == Cause::ComposeChanged || self.durable.files_pending;
+        }
+        self.durable.deployment = Some(deployment);
+        true
     }
+
+    /// What becomes of an image.
+    fn plan_image(&self, view: &ImageView, observation: &Observation, cause: &Cause) -> Option<Planned> {
+        let old = view.running.first().or(view.tagged.as_ref());
+        let unproven = self.durable.unproven.get(&view.configured);
+        let proven = self.durable.proven.get(&view.configured);
+        // What a rollback leads to: what runs, unless that is known to be unproven.
+        let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
+        let old_image =
+            if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
+        let digest = match self.compared(view, observation) {
+            Comparison::Stale { remote } => remote,
+            Comparison::UpToDate | Comparison::NotFound { .. } if *cause == Cause::Redeploy => {
+                view.remote.clone()?
+            }
+            Comparison::Blocked => {
+                // What runs stays. When nothing runs, the tag may name the blocked image itself.
+                let kept = if view.running.is_empty() { proven.cloned() } else { old_image };
+                return Some(Planned::Keep(view.reference.clone(), kept?));
+            }
+            _ => return None,
+        };
+        if !cause.is_about_images() {
+            return None;
+        }
+        let old_digest = if is_unproven {
+            old_image.as_ref().and_then(|old| old.source.as_ref()?.digest.clone())
+        } else {
+            old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
+        };
+        Some(Planned::Change(ImageChange {
+            configured: view.configured.clone(),
+            reference: view.reference.clone(),
+            old_digest,
+            old: old_image,
+            digest,
+            new_id: None,
+        }))
+    }
+}
+
+/// What a deployment does with an image.
+enum Planned {
+    /// It brings another digest.
+    Change(ImageChange),
+    /// The tag must keep naming this image.
+    Keep(Reference, OldImage),
 }

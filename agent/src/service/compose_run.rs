@@ -1,0 +1,94 @@
+//! A plain `compose up` that is no rollout: start, changed compose files, force up, a container to recreate. It is
+//! journaled as a deployment, since one that is killed between the old container and the new one must be taken up
+//! again; but there is no image to prove.
+
+use jiff::Timestamp;
+
+use crate::model::{ComposeError, Container, State, UpMode};
+
+use super::Service;
+use super::event::{Event, FaultCause};
+use super::outcome::DeployOutcome;
+use super::rollout::plan::{self, Cause, Deployment};
+use super::rollout::step::Phase;
+use super::wording;
+
+impl Service {
+    /// Compose is to recreate one container, and to touch no other.
+    pub(super) fn begin_recreate(&mut self, name: &str, compose_service: String, now: Timestamp) {
+        self.begin_remedy(name, true, now);
+        self.durable.deployment = Some(Deployment {
+            cause: Cause::RecreateContainer { container: name.to_owned() },
+            project: self.config.project(),
+            grace: self.config.health_grace,
+            begun: now,
+            image_changes: Vec::new(),
+            kept_tags: Vec::new(),
+            sibling_tags: self.containers.as_deref().map(plan::sibling_tags).unwrap_or_default(),
+            displaced: None,
+            before: Vec::new(),
+            up_mode: UpMode::ForceService(compose_service),
+            phase: Phase::Start,
+            since: now,
+            attempt: 0,
+            also_recreated: Vec::new(),
+        });
+    }
+
+    /// Compose ended.
+    pub(super) fn compose_run_ended(
+        &mut self,
+        result: Result<String, ComposeError>,
+        containers: &[Container],
+        now: Timestamp,
+    ) {
+        if self.is_still_stuck(result.is_err(), containers) {
+            return self.force_harder(now);
+        }
+        match result {
+            Ok(_) => {
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.enter(Phase::Unpin, now);
+                }
+                self.end(DeployOutcome::Succeeded, false, now);
+                self.brought_up(now);
+            }
+            Err(error) => {
+                let text = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
+                self.abandon(text, error.output, now);
+            }
+        }
+    }
+
+    /// Compose brought the project up, and no image was changed.
+    fn brought_up(&mut self, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let remains = self.remaining_fault(deployment.cause.is_about_images());
+        let cause = deployment.cause.clone();
+        if cause == Cause::ComposeChanged {
+            self.durable.files_pending = false;
+        }
+        self.emit(Event::BroughtUp { cause }, now);
+        self.set_fault(remains, now);
+    }
+
+    /// Whether compose's own repair has left something stuck, so that the project must be taken down for it. Not where
+    /// that would recreate it without an override file.
+    fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
+        let gently = |d: &Deployment| d.cause == Cause::ForceUp { down: false };
+        let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
+        // What the engine cut off is tried again as it was.
+        !self.gap
+            && self.durable.deployment.as_ref().is_some_and(gently)
+            && self.left_out().is_none()
+            && (has_failed || containers.iter().any(is_stuck))
+    }
+
+    /// Goes on to the second half of the same deployment: down, then up.
+    fn force_harder(&mut self, now: Timestamp) {
+        if let Some(deployment) = &mut self.durable.deployment {
+            deployment.cause = Cause::ForceUp { down: true };
+            deployment.enter(Phase::Start, now);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a person asks of a service.
+
+use evenkeel_common::wire::AuditEntry;
+use jiff::Timestamp;
+
+use super::event::{Event, Unblock};
+use super::input::{ServiceReply, ServiceRequest};
+use super::{Service, restart_state, wording};
+
+impl Service {
+    /// A person asked for a check of all services; this one's is part of that.
+    pub fn asked_with_all(&mut self) {
+        if self.config.auto_update && !self.is_deploying() {
+            self.on_manual_action();
+        }
+    }
+
+    /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
+    fn on_manual_action(&mut self) {
+        restart_state::reset_backoff(&mut self.durable.restart_states);
+        self.retry_rollback = self.durable.rollback_failed;
+    }
+
+    /// A person asks.
+    pub fn ask(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
+        let answer = match ask {
+            ServiceRequest::Check if !self.config.auto_update => {
+                ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
+            }
+            ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
+                ServiceReply::Skipped(wording::DEPLOYING)
+            }
+            ServiceRequest::Check => {
+                self.on_manual_action();
+                // One that waits is joined: it will look at all that this one would.
+                if !std::mem::replace(&mut self.check_asked, true) {
+                    self.emit(Event::ManualTrigger, now);
+                }
+                self.check_due = true;
+                ServiceReply::Accepted
+            }
+            ServiceRequest::Redeploy if self.config.project().is_none() => {
+                ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
+            }
+            ServiceRequest::Redeploy => {
+                self.on_manual_action();
+                self.redeploy_asked = true;
+                self.check_due = true;
+                ServiceReply::Accepted
+            }
+            ServiceRequest::Unblock if self.durable.blocked.is_empty() => {
+                self.on_manual_action();
+                self.durable.rollback_failed = false;
+                ServiceReply::NotBlocked
+            }
+            ServiceRequest::Unblock => {
+                self.on_manual_action();
+                let blocked = std::mem::take(&mut self.durable.blocked);
+                self.durable.rollback_failed = false;
+                let blocked = blocked.into_iter().collect();
+                self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);
+                ServiceReply::Unblocked
+            }
+        };
+        (answer, self.take_unsaid())
+    }
+}

@@ -1,0 +1,183 @@
+//! The rollout of images: fetched, brought up, proven, and rolled back where they fail (DECISIONS 4).
+//!
+//! ```text
+//! pin_images ─► pull ─► start ─► probation ───────────────────────────────────► unpin   updated
+//!      │          │       │          └─► diagnose ─► rollback ─► verify_rollback ─► unpin   rolled_back / rollback_failed
+//!      │          │       └─ every old container still runs ─► restore_tags ──► unpin   errored
+//!      └──────────┴───────────────────────────────────────────────────────────► unpin   errored, nothing changed
+//! ```
+//!
+//! Each step can be taken again, so a restart of the agent takes the step that the journal names.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `plan.rs` | what a rollout is about, and what there is to plan |
+//! | `step.rs` | what each step does, and what its end leads to |
+//! | `probation.rs` | whether new containers are proven |
+//! | `rollback.rs` | the way back to the images that ran before, and what is told of it |
+
+pub mod plan;
+pub mod probation;
+mod rollback;
+pub mod step;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::Container;
+
+use super::action::OldImage;
+use super::event::{Event, Fault, FaultCause, Updated};
+use super::outcome::DeployOutcome;
+use super::wording::names;
+use super::{ENGINE_RETRY, INSPECT_INTERVAL, MAX_INTERRUPTIONS, Service, restart_state, wording};
+use plan::{Cause, Deployment, ImageChange};
+use probation::{Failure, Interference, Outcome};
+use step::Phase;
+
+impl Service {
+    /// What the probation of the new containers says.
+    pub(super) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Wait { deadline } => self.inspect_at = Some((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Passed => self.passed(now),
+            Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
+        }
+    }
+
+    /// The engine broke off. On probation the containers may have been stopped by it, which is not theirs to
+    /// answer for: the project is brought up again and judged from the beginning.
+    pub(super) fn interrupted(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let attempt = deployment.attempt + 1;
+        let again = match &deployment.phase {
+            Phase::Probation { .. } => Phase::Start,
+            Phase::VerifyRollback { failure, output, .. } => {
+                Phase::Rollback { failure: failure.clone(), output: output.clone() }
+            }
+            _ => return,
+        };
+        if attempt > MAX_INTERRUPTIONS {
+            return;
+        }
+        deployment.enter(again, now);
+        deployment.attempt = attempt;
+        self.retry_at = Some(now + ENGINE_RETRY);
+    }
+
+    /// Gives up before anything was changed: the tags go back, the fault is shown, the next check tries again.
+    pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let cause = deployment.cause.clone();
+        let next = if matches!(deployment.phase, Phase::Start) { Phase::RestoreTags } else { Phase::Unpin };
+        deployment.enter(next, now);
+        self.end(DeployOutcome::Failed, false, now);
+        match cause {
+            Cause::Redeploy => self.redeploy_failed(text, output, now),
+            // The healer's business, which tries again as after a restart.
+            Cause::RecreateContainer { container } => {
+                let restart = self.durable.restart_states.entry(container.clone()).or_default();
+                let failed = restart_state::restart_failed(restart, &self.config, &container, &text, now);
+                self.emit(failed, now);
+            }
+            _ => self.raise_fault(Some(Fault { text, from_check: false }), output, now),
+        }
+    }
+
+    pub(super) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
+        self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
+    }
+
+    /// The new images failed: block them, in the same write as the decision to go back.
+    pub(super) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.changes() {
+            for m in deployment.image_changes.iter().filter(|m| m.changes()) {
+                self.durable.blocked.insert(m.configured.clone(), m.digest.clone());
+            }
+        }
+        deployment.enter(Phase::Diagnose { failure, output }, now);
+    }
+
+    /// Whoever was made anew is somebody else: what was done for the container before it has not helped this one.
+    fn forget_replaced(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let containers = self.containers.as_deref().unwrap_or_default();
+        let kept = |name: &str| {
+            let mut of_name = containers.iter().filter(|container| container.name == name);
+            of_name.any(|container| deployment.before.iter().any(|was| was.id == container.id))
+        };
+        self.durable.restart_states.retain(|name, _| kept(name));
+    }
+
+    /// The new images are proven.
+    pub(super) fn passed(&mut self, now: Timestamp) {
+        self.forget_replaced();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.enter(Phase::Unpin, now);
+        let image_changes = deployment.image_changes.clone();
+        let cause = deployment.cause.clone();
+        let took = Duration::try_from(now.duration_since(deployment.begun)).unwrap_or_default();
+        let also_recreated = deployment.also_recreated.clone();
+        let mut updated = false;
+        for change in image_changes {
+            let runs = |c: &Container| change.new_id.as_ref() == Some(&c.image);
+            let used = self.containers.as_ref().is_none_or(|all| all.iter().any(runs));
+            let image = change.configured.clone();
+            if let (Some(id), true) = (change.new_id.clone(), used) {
+                let source = Some(change.source(&change.digest));
+                self.durable.proven.insert(image.clone(), OldImage { id, source });
+            }
+            self.durable.not_found.remove(&image);
+            self.durable.blocked.remove(&image);
+            self.durable.unproven.remove(&image);
+            self.durable.published.insert(image, change.digest.clone());
+            if change.old_digest.as_ref() == Some(&change.digest) {
+                continue;
+            }
+            updated |= used;
+            let (left_behind, also_recreated) = (self.left_behind_by(&change), also_recreated.clone());
+            self.emit(Event::Updated(Updated { change, used, took, also_recreated, left_behind }), now);
+        }
+        match cause {
+            Cause::Redeploy => self.emit(Event::Redeployed, now),
+            Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
+            _ => {}
+        }
+        self.end(DeployOutcome::Succeeded, updated, now);
+        self.durable.rollback_failed = false;
+        self.set_fault(self.remaining_fault(true), now);
+    }
+
+    /// Names of the containers on the old image that compose has not brought along.
+    fn left_behind_by(&self, change: &ImageChange) -> Vec<String> {
+        let is_left =
+            |c: &&Container| self.durable.left_behind.contains(&c.id) && c.is_made_from(&change.reference);
+        self.containers.iter().flatten().filter(is_left).map(|c| c.name.clone()).collect()
+    }
+
+    /// On probation somebody stopped the containers, took them away, or brought them to another image. The image
+    /// may be good or bad: it is judged when it is found running again.
+    fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
+        let images = self.names_of_changed();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let moved =
+            deployment.image_changes.iter().filter_map(|m| Some((m.configured.clone(), m.new_id.clone()?)));
+        self.durable.unproven.extend(moved);
+        let old =
+            deployment.image_changes.iter().filter_map(|m| Some((m.configured.clone(), m.old.clone()?)));
+        self.durable.proven.extend(old);
+        deployment.enter(Phase::Unpin, now);
+        self.end(DeployOutcome::Inconclusive, false, now);
+        let text = wording::fault(&FaultCause::ProbationInterrupted { images: &images, how });
+        self.set_fault(Some(Fault { text, from_check: false }), now);
+    }
+
+    pub(super) fn names_of_changed(&self) -> String {
+        let changed =
+            |d: &Deployment| d.image_changes.iter().filter(|m| m.changes()).cloned().collect::<Vec<_>>();
+        self.durable.deployment.as_ref().map(|d| names(&changed(d))).unwrap_or_default()
+    }
+}

@@ -1,0 +1,68 @@
+//! What of a service must outlive the agent: written before every step and after every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::image::{Digest, ImageId};
+
+use super::action::OldImage;
+use super::boot;
+use super::input::StopTimes;
+use super::restart_state::RestartState;
+use super::rollout::plan::Deployment;
+
+/// What must last: written before every step and after every change.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Durable {
+    /// Blocked digest per image as configured (spec 2.6).
+    pub blocked: BTreeMap<String, Digest>,
+    /// Remote digest per image that could not be resolved locally (spec 2.6).
+    pub not_found: BTreeMap<String, Digest>,
+    /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
+    /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
+    pub published: BTreeMap<String, Digest>,
+    /// Counters (spec 2.1).
+    pub totals: Totals,
+    /// A way back failed; nothing is done here until someone acts or a new digest arrives.
+    #[serde(alias = "given_up")]
+    pub rollback_failed: bool,
+    /// The deployment under way.
+    pub deployment: Option<Deployment>,
+    /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
+    pub proven: BTreeMap<String, OldImage>,
+    /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
+    pub unproven: BTreeMap<String, ImageId>,
+    /// IDs of containers on images of this service that compose does not bring along.
+    pub left_behind: BTreeSet<String>,
+    /// Containers that are, or were, unwell, by name.
+    #[serde(alias = "patients")]
+    pub restart_states: BTreeMap<String, RestartState>,
+    /// When containers were told to stop through the engine's API, by ID.
+    pub stops: StopTimes,
+    /// When containers were stopped by the engine itself, as it went away, by ID.
+    pub engine_stops: StopTimes,
+    /// How it was when the agent was stopped; over once that was compared with what is there now.
+    #[serde(alias = "left")]
+    pub at_shutdown: Option<boot::ShutdownSnapshot>,
+    /// Hash of the compose files that were deployed last (`compose_watch`).
+    pub files_hash: Option<String>,
+    /// They were deployed, but it failed.
+    #[serde(alias = "files_owed")]
+    pub files_pending: bool,
+}
+
+/// Counters of a service (spec 2.1).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// New images that passed probation.
+    pub updates: u64,
+    /// Deployments that were undone.
+    pub rollbacks: u64,
+    /// Restarts by the healer.
+    pub restarts: u64,
+    /// Deployments, ways back and restarts that failed.
+    pub failures: u64,
+}

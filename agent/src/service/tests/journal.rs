@@ -1,0 +1,220 @@
+//! Deployments that another version has begun: its journal is read, and what it names is finished.
+
+use super::*;
+
+/// A row as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
+fn row(cause: &str, recreate: &str, phase: &str) -> String {
+    let (one, two) = ("1".repeat(64), "2".repeat(64));
+    let about_images = ["\"update\"", "\"redeploy\"", "\"way_back\""].contains(&cause);
+    let moves = if about_images {
+        format!(
+            r#"{{"text": "localhost:5000/web:1", "reference": "localhost:5000/web:1",
+                "old_digest": "sha256:{one}",
+                "old": {{"id": "sha256:v1", "source": "localhost:5000/web@sha256:{one}"}},
+                "digest": "sha256:{two}", "new_id": "sha256:v2"}}"#
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        r#"{{"blocked": {{}}, "not_found": {{}},
+            "totals": {{"updates": 3, "rollbacks": 2, "restarts": 1, "failures": 4}},
+            "given_up": true,
+            "deployment": {{
+                "cause": {cause},
+                "project": {{"name": "web", "files": ["/srv/web.yml"], "env_file": null}},
+                "grace": {{"secs": 10, "nanos": 0}},
+                "begun": "2026-01-01T00:00:00Z",
+                "moves": [{moves}],
+                "pins": [["localhost:5000/cache:1", {{"id": "sha256:cache", "source": null}}]],
+                "others": [["localhost:5000/db:1", "sha256:db1"]],
+                "before": [{{"id": "web-1", "compose_service": "web", "config_image": "localhost:5000/web:1",
+                    "image": "sha256:v1", "running": true, "well": true, "restart_count": 0}}],
+                "recreate": {recreate},
+                "phase": {phase},
+                "since": "2026-01-01T00:00:00Z",
+                "attempt": 1
+            }},
+            "proven": {{}}, "unproven": {{}}, "left_behind": [],
+            "patients": {{"db": {{"failures": 2, "last_restart": "2025-12-31T23:59:00Z", "exhausted": false,
+                "illness": {{"what": "unhealthy: no", "ended": false, "since": "2025-12-31T23:58:00Z", "said": true}},
+                "watched_since": null, "counted": true, "well_since": null}}}},
+            "stops": {{"web-0": "2025-12-31T23:58:00Z"}}, "engine_stops": {{}},
+            "left": {{"boot": "one", "running": ["web-1"]}},
+            "files_hash": "abc", "files_owed": true,
+            "said": [{{"timestamp": "2026-01-01T00:00:00Z", "service": "web", "event": "started",
+                "message": "the project was started", "level": "info"}}]}}"#
+    )
+}
+
+const FAILURE: &str = r#""failure": {"reason": "container web exited with code 1", "container_id": "web-2",
+    "container": "web", "image": "localhost:5000/web:1", "facts": "state: exited\n", "bystander": false,
+    "by_compose": false}, "output": "what compose printed""#;
+const TRIAL: &str = r#""trial": {"since": "2026-01-01T00:00:00Z",
+    "expected": [{"compose_service": "web", "image": "sha256:v2"}],
+    "seen": {"web-2": {"started_at": "2026-01-01T00:00:00Z", "was_healthy": true, "ended": false}}}"#;
+
+/// The agent begins with this row, ten seconds later.
+fn resumed(row: &str) -> Story {
+    let durable: Durable = serde_json::from_str(row).expect(row);
+    let mut story = Story::of(config());
+    story.at(10);
+    let boot = boot_of("one", "one");
+    let (service, said) = Service::new(Arc::new(config()), durable, boot, StartReason::Start, story.now);
+    (story.service, story.said) = (service, said);
+    // A probation that was broken off waits a moment.
+    story.at(12);
+    story
+}
+
+/// Has everything succeed until nothing is under way. The steps that were taken, by their names, and where the tag of
+/// the image pointed whenever compose was run.
+fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
+    let (mut steps, mut tags_seen) = (Vec::new(), Vec::new());
+    let mut there = Container { id: "web-2".into(), image: ImageId("sha256:v2".into()), ..running("web") };
+    for second in (12..200).step_by(3) {
+        story.at(second);
+        while let Some(action) = story.act() {
+            let Action::Step(step) = action else { panic!("{action:?}") };
+            let (name, result) = match step {
+                Step::PinImages { .. } => ("pin", StepResult::ImagesPinned { missing: Vec::new() }),
+                Step::Pull { images } => {
+                    let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:v2".into())));
+                    ("pull", StepResult::Pulled { ids: ids.collect() })
+                }
+                Step::Start { tags, down, .. } => {
+                    let web = Reference::parse(IMAGE).unwrap();
+                    if let Some((_, image)) = tags.iter().find(|(tag, _)| *tag == web) {
+                        there.id = format!("web-{second}");
+                        there.image = image.id.clone();
+                        tags_seen.push(image.id.0.clone());
+                    }
+                    let containers = vec![there.clone()];
+                    let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
+                    (if down { "down and up" } else { "up" }, up)
+                }
+                Step::RestoreTags { .. } => ("restore", StepResult::TagsRestored),
+                Step::Diagnose { container } => {
+                    assert_eq!(container, "web-2");
+                    ("diagnose", StepResult::Diagnosed { log: "last words".into() })
+                }
+                Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
+                Step::ReadTags { .. } => unreachable!("answered by the story"),
+            };
+            steps.push(name);
+            story.input(Input::Stepped(result));
+        }
+        if story.service.durable().deployment.is_none() {
+            return (steps, tags_seen);
+        }
+        story.look(&[&there.clone()]);
+    }
+    panic!("it does not end: {:?}", story.service.durable().deployment)
+}
+
+/// A phase; the steps from there, where the tag pointed when compose was run, and what was told.
+type Life<'a> = (String, &'a [&'a str], &'a [&'a str], &'a [Kind]);
+
+#[test]
+fn each_step_of_the_version_before_is_read_and_finished() {
+    let failure = format!("{{\"step\": \"STEP\", {FAILURE}}}");
+    let table: [Life<'_>; 9] = [
+        (r#"{"step": "hold"}"#.into(), &["pin", "pull", "up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
+        (r#"{"step": "pull"}"#.into(), &["pull", "up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
+        (r#"{"step": "start"}"#.into(), &["up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
+        (format!(r#"{{"step": "probation", {TRIAL}}}"#), &["up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
+        (r#"{"step": "tags_back"}"#.into(), &["restore", "unpin"], &[], &[]),
+        (
+            failure.replace("STEP", "evidence"),
+            &["diagnose", "up", "unpin"],
+            &["sha256:v1"],
+            &[Kind::ROLLED_BACK],
+        ),
+        (failure.replace("STEP", "undo"), &["up", "unpin"], &["sha256:v1"], &[Kind::ROLLED_BACK]),
+        (
+            format!("{{\"step\": \"proof\", {FAILURE}, {TRIAL}}}"),
+            &["up", "unpin"],
+            &["sha256:v1"],
+            &[Kind::ROLLED_BACK],
+        ),
+        (r#"{"step": "release"}"#.into(), &["unpin"], &[], &[]),
+    ];
+    for (phase, steps, tags, kinds) in table {
+        let mut story = resumed(&row("\"update\"", "\"changed\"", &phase));
+        let (steps_taken, tags_seen) = finish(&mut story);
+        let tags_seen: Vec<&str> = tags_seen.iter().map(String::as_str).collect();
+        assert_eq!((&steps_taken[..], &tags_seen[..]), (steps, tags), "{phase}");
+        let told: Vec<Kind> = story.kinds();
+        assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{phase}");
+        let durable = story.service.durable();
+        let again: Durable = serde_json::from_slice(&serde_json::to_vec(durable).unwrap()).unwrap();
+        assert_eq!(again, *durable, "what this version writes, it reads");
+    }
+}
+
+/// Cause and way of compose, what they are now, and what was told.
+type Run<'a> = (&'a str, &'a str, UpMode, Cause, &'a [Kind]);
+
+#[test]
+fn each_cause_and_way_of_compose_of_the_version_before_is_read_and_finished() {
+    let table: [Run<'_>; 7] = [
+        ("\"redeploy\"", "\"all\"", UpMode::All, Cause::Redeploy, &[Kind::UPDATED, Kind::FORCE_REDEPLOY]),
+        (
+            "\"way_back\"",
+            r#"{"alone": ["web"]}"#,
+            UpMode::Services(vec!["web".into()]),
+            Cause::RetryRollback,
+            &[Kind::UPDATED, Kind::ROLLED_BACK],
+        ),
+        ("\"drift\"", "\"changed\"", UpMode::Changed, Cause::ComposeChanged, &[Kind::COMPOSE_DRIFT]),
+        ("\"start\"", "\"nothing\"", UpMode::StartOnly, Cause::Start, &[Kind::STARTED]),
+        (
+            r#"{"unstick": {"down": true}}"#,
+            "\"changed\"",
+            UpMode::Changed,
+            Cause::ForceUp { down: true },
+            &[Kind::STARTED],
+        ),
+        (
+            r#"{"unstick": {"down": false}}"#,
+            "\"changed\"",
+            UpMode::Changed,
+            Cause::ForceUp { down: false },
+            &[Kind::STARTED],
+        ),
+        (
+            r#"{"renew": {"container": "web"}}"#,
+            r#"{"only": "web"}"#,
+            UpMode::ForceService("web".into()),
+            Cause::RecreateContainer { container: "web".into() },
+            &[],
+        ),
+    ];
+    for (cause, recreate, up_mode, expected, kinds) in table {
+        let mut story = resumed(&row(cause, recreate, r#"{"step": "start"}"#));
+        let deployment = story.service.durable().deployment.clone().unwrap();
+        assert_eq!((deployment.cause, deployment.up_mode), (expected, up_mode), "{cause}");
+        let (steps, _) = finish(&mut story);
+        let up = if cause.contains("true") { "down and up" } else { "up" };
+        assert_eq!(steps, [up, "unpin"], "{cause}");
+        let told = story.kinds();
+        assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{cause}");
+    }
+}
+
+#[test]
+fn what_else_the_version_before_knew_is_kept() {
+    let story = resumed(&row("\"update\"", "\"changed\"", r#"{"step": "release"}"#));
+    let durable = story.service.durable();
+    assert!(durable.rollback_failed && durable.files_pending);
+    assert_eq!(durable.files_hash.as_deref(), Some("abc"));
+    let restart = &durable.restart_states["db"];
+    assert_eq!((restart.failures, restart.counted), (2, true));
+    assert!(restart.problem.as_ref().is_some_and(|problem| problem.said && problem.what == "unhealthy: no"));
+    assert_eq!(durable.at_shutdown.as_ref().unwrap().boot, "one");
+    assert_eq!(durable.stops.len(), 1);
+    let totals = (durable.totals.updates, durable.totals.rollbacks, durable.totals.failures);
+    assert_eq!(totals, (3, 2, 4));
+    let deployment = durable.deployment.as_ref().unwrap();
+    assert_eq!((deployment.kept_tags.len(), deployment.sibling_tags.len()), (1, 1));
+}
