@@ -1,4 +1,4 @@
-//! What a service wants done: everything that leaves the decision core for the world.
+//! What a service wants done: everything that leaves the decision core.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub enum Action {
         images: bool,
         /// Whether the compose files are read, and the hash that is known; `None`: they are not.
         files: Option<FilesAsked>,
-        /// Per image as configured: digests whose case is settled, so that seeing them needs no second look.
+        /// Per image as configured: digests that were decided on before, so that they need not be confirmed.
         settled: BTreeMap<String, Digest>,
         /// Per image as configured: a digest that is known to have come from its registry.
         published: BTreeMap<String, Digest>,
@@ -55,11 +55,11 @@ pub struct FilesAsked {
 /// One step of a deployment. Each can be taken again after a crash in the middle of it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Hold the old images so that no prune takes the way back.
+    /// Pin the old images, so that no prune removes what a rollback needs.
     PinImages {
-        /// Project whose images are held.
+        /// Project whose images are pinned.
         project: String,
-        /// What to hold.
+        /// What to pin.
         images: Vec<OldImage>,
     },
     /// Fetch the new images by digest.
@@ -82,7 +82,7 @@ pub enum Step {
         project: Project,
         /// Whether the project is taken down first (volumes stay).
         down: bool,
-        /// Whether unchanged containers are made anew.
+        /// Whether unchanged containers are recreated.
         up_mode: UpMode,
         /// What compose keeps to, in place of `recreate`; `None`: it is given what that says.
         scope: Option<Scope>,
@@ -97,13 +97,13 @@ pub enum Step {
         /// Full container ID; empty when there is none to ask.
         container: String,
     },
-    /// Let go of the held images.
+    /// Unpin the old images.
     Unpin {
-        /// Project whose images were held.
+        /// Project whose images were pinned.
         project: String,
         /// Tags of other services that may still name what runs.
         displaced: Vec<DisplacedTag>,
-        /// An image that stays in use: the hold's tag is moved there before it is removed, since removing the
+        /// An image that stays in use: the pin's tag is moved there before it is removed, since removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
     },

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::model::{Container, HealthState, State};
 
+use super::Service;
 use super::input::StopTimes;
 use super::restart_state::signed;
 
@@ -17,8 +18,10 @@ const STOP_SLACK: Duration = Duration::from_secs(5);
 pub(super) enum Condition {
     /// It runs, and its health check passes if it has one.
     Healthy,
-    /// It runs, and its health check has no result yet; or its restart policy is about to start it again.
+    /// It runs, and its health check has no result yet.
     Starting,
+    /// It has ended, and its restart policy is about to start it again.
+    Restarting,
     /// It does not run, and nothing is wrong with that.
     Inactive(Inactive),
     /// Something is wrong with it.
@@ -101,7 +104,7 @@ impl Symptom {
     }
 }
 
-/// Who told containers to stop.
+/// When containers were told to stop, by whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stops<'a> {
     /// Somebody, through the engine's API.
@@ -110,47 +113,51 @@ pub(super) struct Stops<'a> {
     pub by_engine: &'a StopTimes,
 }
 
-/// How a container is doing. `in_crash_loop`: its restart policy keeps restarting it.
+/// How a container is doing. `in_crash_loop`: its restart policy starts it again and again.
 pub(super) fn assess(
     container: &Container,
     stops: Stops<'_>,
     in_crash_loop: bool,
     now: Timestamp,
 ) -> Condition {
+    let symptom = match container.state {
+        State::Running | State::Restarting if in_crash_loop => {
+            let (restarts, exit_code) = (container.restart_count, container.exit_code);
+            Some(Symptom::CrashLoop { restarts, exit_code })
+        }
+        State::Running => cut_off(container, now),
+        _ => None,
+    };
+    symptom.map_or_else(|| assess_alone(container, stops), Condition::Failing)
+}
+
+/// How a container is doing by itself, whatever came before and whosever network it uses.
+pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition {
     let exit_code = container.exit_code;
     match container.state {
-        State::Running | State::Restarting if in_crash_loop => {
-            Condition::Failing(Symptom::CrashLoop { restarts: container.restart_count, exit_code })
-        }
-        State::Restarting => Condition::Starting,
-        State::Running => match cut_off(container, now) {
-            Some(symptom) => Condition::Failing(symptom),
-            None => by_health(container),
+        State::Running => match container.health {
+            Some(HealthState::Unhealthy) => {
+                Condition::Failing(Symptom::Unhealthy { output: container.health_output.clone() })
+            }
+            Some(HealthState::Starting) => Condition::Starting,
+            Some(HealthState::Healthy) | None => Condition::Healthy,
         },
+        State::Restarting => Condition::Restarting,
         State::Created if container.error.is_empty() => Condition::Inactive(Inactive::Created),
         State::Created => Condition::Failing(Symptom::NotStarted { error: container.error.clone() }),
         State::Paused => Condition::Inactive(Inactive::Paused),
         State::Removing => Condition::Inactive(Inactive::Removing),
         State::Unknown => Condition::Inactive(Inactive::Unknown),
+        State::Exited | State::Dead if ended_as_asked(container, stops.asked) => {
+            Condition::Inactive(Inactive::Stopped)
+        }
         State::Dead => Condition::Failing(Symptom::Dead),
-        State::Exited if ended_as_asked(container, stops.asked) => Condition::Inactive(Inactive::Stopped),
         State::Exited if ended_as_asked(container, stops.by_engine) => {
             Condition::Failing(Symptom::EngineStopped)
         }
         State::Exited if container.oom_killed => Condition::Failing(Symptom::OutOfMemory),
         State::Exited if exit_code != 0 => Condition::Failing(Symptom::Exited { exit_code }),
         State::Exited => Condition::Inactive(Inactive::Finished),
-    }
-}
-
-/// How a running container is doing by its health check alone.
-pub(super) fn by_health(container: &Container) -> Condition {
-    match container.health {
-        Some(HealthState::Unhealthy) => {
-            Condition::Failing(Symptom::Unhealthy { output: container.health_output.clone() })
-        }
-        Some(HealthState::Starting) => Condition::Starting,
-        Some(HealthState::Healthy) | None => Condition::Healthy,
     }
 }
 
@@ -170,9 +177,17 @@ fn cut_off(container: &Container, now: Timestamp) -> Option<Symptom> {
         .then(|| Symptom::NetworkRestarted { owner: found.name.clone() })
 }
 
+impl Service {
+    /// How one of its containers is doing.
+    pub(super) fn condition(&self, container: &Container) -> Condition {
+        let stops = Stops { asked: &self.durable.stops, by_engine: &self.durable.engine_stops };
+        assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
+    }
+}
+
 /// Whether the last run ended because it was told to: after it began, and not so long before its end that it must
 /// have lived through that.
-pub(super) fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
+fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
     let Some(at) = told.get(&container.id) else { return false };
     let patience = container.stop_timeout + STOP_SLACK;
     container.started_at.is_none_or(|start| *at >= start)

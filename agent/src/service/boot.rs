@@ -1,5 +1,5 @@
-//! What follows when the agent comes and goes, and the machine with it: which deployment is taken up, and what stopped
-//! because the machine went down. An orderly shutdown ends containers as a person would, one by one and with exit code
+//! What follows when the agent or the machine stops and starts: which deployment is resumed, and what stopped because
+//! the machine went down. An orderly shutdown ends containers as a person would, one by one and with exit code
 //! 0, and the agent is gone by then.
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub struct Boot {
     pub before: Arc<str>,
 }
 
-/// How it was when the agent was stopped.
+/// What ran when the agent was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownSnapshot {
     /// The machine's boot at that time.
@@ -41,7 +41,7 @@ pub struct ShutdownSnapshot {
 }
 
 impl Service {
-    /// Decides what is to be thought of containers that ended before anybody listened.
+    /// Decides how to treat containers that ended before the agent listened to events.
     ///
     /// A container that ended by a signal while the agent was away, and of whose end the engine does not tell any more
     /// (it keeps its last 256 events, and none over a restart of its own), may have been stopped by a person, or have
@@ -61,7 +61,7 @@ impl Service {
         }
     }
 
-    /// Takes up the deployment that was under way, if there is one.
+    /// Resumes the deployment that was under way, if there is one.
     pub(super) fn resume(&mut self, reason: StartReason, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         if self.project_at_work().is_none() {
@@ -80,7 +80,7 @@ impl Service {
 
     /// The agent is being stopped: notes what runs.
     pub fn on_shutdown(&mut self) {
-        // Before the first look nothing new is known.
+        // Nothing is known before the first inspection.
         if self.containers.is_none() || self.boot.now.is_empty() {
             return;
         }

@@ -26,6 +26,7 @@ impl Service {
         self.healer.times().for_each(moved);
         self.starter.times().for_each(moved);
         self.gauges.times().for_each(moved);
+        moved(&mut self.last_input);
         moved_if(&mut self.inspect_at);
         moved_if(&mut self.retry_at);
         moved_if(&mut self.touched_at);

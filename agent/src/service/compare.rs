@@ -37,12 +37,12 @@ pub(super) enum Comparison {
 pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
     let Some(remote) = &view.remote else { return Comparison::Pinned };
     let local = local(view);
-    // Also when it runs: after a way back that failed, or started by hand, it is not a good one for that.
+    // Also when it runs: after a rollback that failed, or started by hand. Running does not prove it.
     if durable.blocked.get(&view.configured) == Some(remote) {
         return Comparison::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
-        // It runs, but it was never proven: its probation was broken off, or a person took its block away.
+        // It runs, but it was never proven: its probation was interrupted, or a person unblocked it.
         let unproven = durable.unproven.get(&view.configured);
         if view.running.iter().any(|image| Some(&image.id) == unproven) {
             return Comparison::Stale { remote: remote.clone() };

@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Compose brought the project up, and no image was changed.
+    /// Compose brought the project up.
     fn brought_up(&mut self, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let remains = self.remaining_fault(deployment.cause.is_about_images());
@@ -72,7 +72,7 @@ impl Service {
         self.set_fault(remains, now);
     }
 
-    /// Whether compose's own repair has left something stuck, so that the project must be taken down for it. Not where
+    /// Whether `compose up` has left something stuck, so that the project must be taken down for it. Not where
     /// that would recreate it without an override file.
     fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
         let gently = |d: &Deployment| d.cause == Cause::ForceUp { down: false };
@@ -84,7 +84,7 @@ impl Service {
             && (has_failed || containers.iter().any(is_stuck))
     }
 
-    /// Goes on to the second half of the same deployment: down, then up.
+    /// Goes on to the second half: down, then up.
     fn force_harder(&mut self, now: Timestamp) {
         if let Some(deployment) = &mut self.durable.deployment {
             deployment.cause = Cause::ForceUp { down: true };

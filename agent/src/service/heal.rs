@@ -1,7 +1,7 @@
 //! The healer: which container is unwell, when it is restarted, and when to give up (DECISIONS 5, DOMAIN 4.3).
 //!
 //! Level-triggered: everything follows from how the containers look and from who was told to stop; events only
-//! make the next look come sooner. A container is known by its name, which outlives its replacement.
+//! make the next inspection come sooner. A container is known by its name, which outlives its replacement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,16 +18,16 @@ use super::input::StopTimes;
 use super::restart_state::{self, RestartState, later, reconcile, restart_at, signed};
 use super::{ENGINE_RETRY, Service};
 
-/// An end of a process is a verdict only after this: the stop that was asked for may still be on its way to us,
-/// and so may the engine's own restart (DOMAIN 4.3).
+/// A process that ended counts as down only after this: the event of a requested stop may still be on its way, and so
+/// may the engine's own restart (DOMAIN 4.3).
 const SETTLE_END: Duration = Duration::from_secs(2);
 /// After the engine came back it restarts containers itself; ours is the rest.
 const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 /// A stop that was asked for so shortly before the engine went away was the engine's own shutdown.
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
-/// Its last stops may be told a moment before its end is noticed.
+/// Its last stops may be reported a moment before the end of its event stream is noticed.
 const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
-/// Whoever starts a container anew may be about to do the same with those that use its network.
+/// Whoever restarts a container may be about to restart those that use its network, too.
 const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop. What was restarted by the healer and is unwell
 /// again so soon goes round in circles, too, however short the cooldown is.
@@ -52,7 +52,7 @@ pub(super) enum Remedy {
         /// Its full ID.
         id: String,
     },
-    /// To be made anew by compose: the engine could not even start it again.
+    /// To be recreated by compose: the engine could not even start it again.
     Recreate {
         /// Its compose service.
         compose_service: String,
@@ -66,31 +66,31 @@ pub(super) struct Healer {
     away: Option<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: BTreeMap<String, (Timestamp, u64)>,
-    /// What would help those that the last look found unwell, by name.
+    /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
     /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
     events_unseen_before: Option<Timestamp>,
-    /// Containers whose end is of unknown cause and was said to be, by ID.
+    /// Containers that ended for an unknown cause, which was logged, by ID.
     unknown: BTreeSet<String>,
-    /// Containers that somebody else keeps and were said to be, by ID.
+    /// Containers that somebody else manages, which was logged, by ID.
     managed: BTreeSet<String>,
 }
 
-/// How containers ended, as far as it was told.
+/// How containers ended, as far as the engine's events tell.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends<'a> {
-    /// Exit codes of those whose end was told, by ID. Who asked for it is told before that.
+    /// Exit codes of those whose end was reported, by ID. A requested stop is reported before that.
     pub told: &'a BTreeMap<String, i64>,
-    /// Who told containers to stop.
+    /// When containers were told to stop, by whom.
     pub stops: Stops<'a>,
 }
 
-/// What a look leads to.
+/// What an inspection leads to.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// What is new.
     pub events: Vec<Event>,
-    /// When to look again although nothing happens.
+    /// When to inspect again although nothing happens.
     pub inspect_at: Option<Timestamp>,
 }
 
@@ -120,19 +120,19 @@ impl Healer {
         self.windows.values_mut().map(|(since, _)| since)
     }
 
-    /// Nothing is restarted before the next look.
+    /// Nothing is restarted before the next inspection.
     pub(super) fn inspect_first(&mut self) {
         self.remedies.clear();
     }
 
-    /// The engine answers again. One that was killed stops what survived it before it does.
+    /// The engine answers again. One that was killed first stops the containers that outlived it.
     pub(super) fn engine_back(&mut self, now: Timestamp) {
         if let Some((_, back)) = &mut self.away {
             back.get_or_insert(now);
         }
     }
 
-    /// A stop is told (perhaps again, when the event stream is replayed after it merely broke off).
+    /// A stop is reported (perhaps again, when the event stream is replayed after it merely broke off).
     pub(super) fn stopped(
         &self,
         asked: &mut StopTimes,
@@ -148,7 +148,7 @@ impl Healer {
         }
     }
 
-    /// Looks at all containers; updates what is remembered and says what is new.
+    /// Takes in how all containers look: what is new, and when to inspect again.
     pub(super) fn look(
         &mut self,
         restart_states: &mut BTreeMap<String, RestartState>,
@@ -163,8 +163,8 @@ impl Healer {
         self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
-        // One that is being restarted looks stopped on purpose in between, and so it is: by us. One of which nothing
-        // is known stays what it was.
+        // A container that is being restarted looks as if somebody had stopped it. One of which nothing is known
+        // keeps its state.
         let judged = |c: &&Container| !restarting.contains(&c.name) && c.state != State::Unknown;
         for container in containers.iter().filter(judged) {
             if let Some(manager) = &container.manager {
@@ -173,7 +173,7 @@ impl Healer {
                     tracing::warn!(
                         service,
                         container,
-                        "{manager} keeps it: it is neither updated nor healed here"
+                        "managed by {manager}: it is neither updated nor healed here"
                     );
                 }
                 continue;
@@ -188,7 +188,7 @@ impl Healer {
                 && self.is_of_unknown_cause(container, ends.told)
             {
                 condition = Condition::Inactive(Inactive::Stopped);
-                self.say_unknown(container, config, now, &mut findings);
+                self.log_unknown_cause(container, config, now, &mut findings);
             }
             if matches!(condition, Condition::Failing(_))
                 && let Some(remedy) = remedy(container, config)
@@ -228,8 +228,8 @@ impl Healer {
         remedies.min_by_key(|(at, ..)| *at)
     }
 
-    /// The agent begins to listen now. What ended before, as it does when it is told to stop, and of which the
-    /// engine does not tell any more, may have been stopped by a person.
+    /// The agent begins to listen to events now. What ended by a signal before, and is no longer in the engine's event
+    /// buffer, may have been stopped by a person.
     pub(super) fn events_unseen_before(&mut self, now: Timestamp) {
         self.events_unseen_before = Some(now);
     }
@@ -244,17 +244,17 @@ impl Healer {
                 .is_some_and(|end| self.events_unseen_before.is_some_and(|until| end < until))
     }
 
-    /// Once, in the log: nothing happened that anybody must be told of. The engine may still be telling.
-    fn say_unknown(
+    /// Logged once: nothing happened that needs an audit entry. The engine's event may still arrive.
+    fn log_unknown_cause(
         &mut self,
         container: &Container,
         config: &ServiceConfig,
         now: Timestamp,
         findings: &mut Findings,
     ) {
-        let told_by = self.events_unseen_before.map_or(now, |until| until + SETTLE_END);
-        if now < told_by {
-            later(&mut findings.inspect_at, told_by);
+        let known_by = self.events_unseen_before.map_or(now, |until| until + SETTLE_END);
+        if now < known_by {
+            later(&mut findings.inspect_at, known_by);
         } else if self.unknown.insert(container.id.clone()) {
             tracing::warn!(
                 service = config.name,
@@ -327,8 +327,8 @@ impl Service {
     }
 }
 
-/// What helps a container that is unwell; `None` while nothing can: it can't be started before the one whose network
-/// it uses.
+/// The remedy for a failing container; `None` while there is none: it can't be started before the container whose
+/// network it uses.
 fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
     if let Some(owner) = &container.network_of {
         match &owner.found {
@@ -344,7 +344,7 @@ fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
     Some(Remedy::Restart { id: container.id.clone() })
 }
 
-/// How long a problem of this kind must last before it is told: what causes it may be over by then.
+/// How long a problem of this kind must last before it is reported: it may be over by then.
 pub(super) fn settle_time(kind: ProblemKind) -> Duration {
     match kind {
         ProblemKind::Down => SETTLE_END,

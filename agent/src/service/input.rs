@@ -1,4 +1,4 @@
-//! What a service is told: everything that enters the decision core.
+//! What a service learns: everything that enters the decision core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub enum Input {
         /// What was seen, or why nothing was.
         result: Result<Observation, CheckFault>,
     },
-    /// A look at the containers ended.
+    /// An inspection of the containers ended.
     Inspected {
         /// As in [`Input::Checked`]. What another service of the project has changed meanwhile counts, too.
         generation: u64,
@@ -46,7 +46,7 @@ pub enum Input {
         /// What happened.
         what: EventKind,
     },
-    /// The engine's event stream broke off or began anew: whatever happened meanwhile was not seen, and
+    /// The engine's event stream broke off or was reopened: whatever happened meanwhile was not seen, and
     /// containers may have been stopped by the engine itself.
     EngineGap,
     /// The engine's event stream is there (again).
@@ -153,7 +153,7 @@ pub enum Files {
     Unread,
     /// Read; compose accepts them where they differ from what is known.
     Hash(String),
-    /// They are just being written: the next check looks again.
+    /// They are being written: the next check reads them again.
     Unsettled,
     /// They can't be read, or compose does not accept them.
     Unusable(String),
@@ -199,7 +199,7 @@ pub enum CheckFault {
 /// How a step of a deployment ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepResult {
-    /// The old images are held; those named here were gone already and could not be fetched again.
+    /// The old images are pinned; those named here were gone already and could not be fetched again.
     ImagesPinned {
         /// References whose old image is gone.
         missing: Vec<String>,
@@ -216,7 +216,7 @@ pub enum StepResult {
     },
     /// Compose ran.
     Started {
-        /// What compose said.
+        /// What compose printed, or why it failed.
         up: Result<String, ComposeError>,
         /// The compose services that it was told to keep to; none where it had the whole project.
         named: Vec<String>,
@@ -230,7 +230,7 @@ pub enum StepResult {
     },
     /// The tags are where they were.
     TagsRestored,
-    /// The holds are gone.
+    /// The old images are unpinned.
     Unpinned,
     /// The step failed for good.
     Failed(String),
@@ -262,5 +262,5 @@ pub enum ServiceReply {
     NotBlocked,
 }
 
-/// Since when a container is known to have been told to stop.
+/// When containers were told to stop, by ID.
 pub(super) type StopTimes = BTreeMap<String, Timestamp>;

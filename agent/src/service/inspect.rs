@@ -43,7 +43,7 @@ impl Service {
         self.containers = Some(containers);
     }
 
-    /// The engine gave no answer.
+    /// The containers could not be read.
     fn not_inspected(&mut self, error: &EngineError, now: Timestamp) {
         let is_deploying = self.durable.deployment.is_some();
         if is_deploying && error.is_unavailable() {
@@ -54,7 +54,7 @@ impl Service {
         }
     }
 
-    /// What ran again by now still ended somehow before.
+    /// Fills in the exit codes of containers that run again: an inspection no longer has them.
     fn with_exit_codes(&self, mut containers: Vec<Container>) -> Vec<Container> {
         let again = |c: &&mut Container| c.restart_count > 0 && c.exit_code == 0 && c.state != State::Exited;
         for container in containers.iter_mut().filter(again) {
@@ -63,7 +63,7 @@ impl Service {
         containers
     }
 
-    /// What a look says about the containers' health, and what follows from it.
+    /// Passes the containers on to the healer.
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;

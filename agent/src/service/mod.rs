@@ -1,7 +1,7 @@
-//! The decision core: one pure value per service. Facts go in, audit entries and the next action come out.
+//! The decision core: one pure value per service. Inputs go in, events and the next action come out.
 //!
-//! No I/O, no `await`, no clock: time comes in as a value. [`Service::next`] looks at what is known, not at the
-//! event that woke it, so that a lost or doubled event changes nothing.
+//! No I/O, no `await`, no clock: time comes in as a value. [`Service::next`] decides by what is known, not by
+//! the event that woke it, so that a lost or repeated event changes nothing.
 //!
 //! | file | what it decides |
 //! |---|---|
@@ -75,18 +75,18 @@ use rollout::plan::Cause;
 use rollout::step::Phase;
 pub use state::{Durable, Totals};
 
-/// Time between two looks at containers on probation.
+/// Time between two inspections of containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
-/// Events come in bursts: one look after the last of them is enough.
+/// Events come in bursts: one inspection after the last of them is enough.
 const SETTLE: Duration = Duration::from_millis(300);
 /// Wait before a step is taken again because the engine was away.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
-/// Wait before the way back is tried again; it doubles with every try. Together they outlast an editor that writes a
+/// Wait before a rollback is tried again; it doubles with every attempt. Together they outlast an editor that writes a
 /// file, and an upgrade of the engine's programs.
 const ROLLBACK_RETRY: SignedDuration = SignedDuration::from_secs(2);
-/// How often the way back is tried.
+/// How often a rollback is tried.
 const ROLLBACK_ATTEMPTS: u32 = 5;
-/// How often a probation may begin anew because the engine broke it off.
+/// How often a probation may begin again because the engine was away.
 const MAX_INTERRUPTIONS: u32 = 10;
 
 /// One service: what is configured, what is known, what is under way.
@@ -112,7 +112,7 @@ pub struct Service {
     starter: start::Starter,
     /// Hash of the compose files as the last check read them.
     files_seen: Option<String>,
-    /// What the decisions say happened, until it is told.
+    /// Events that were not taken yet, with their times.
     events: Vec<(Timestamp, Event)>,
     /// The deployment that this decision ended.
     ended: Option<Ended>,
@@ -121,7 +121,7 @@ pub struct Service {
     check_asked: bool,
     check_due: bool,
     checking: bool,
-    /// A part of the check under way was told already.
+    /// The first part of the check under way was decided on already.
     rest_follows: bool,
     redeploy_asked: bool,
     /// A person acted after a rollback had failed: the next check tries it again.
@@ -129,21 +129,23 @@ pub struct Service {
     stepping: bool,
     /// Containers that are being restarted just now, by name.
     restarting: BTreeSet<String>,
-    /// When somebody was seen at work on the containers last.
+    /// When somebody was last seen working on the containers.
     touched_at: Option<Timestamp>,
     /// When to check again although no cycle asks for it.
     recheck_at: Option<Timestamp>,
-    /// The engine broke off while a step was being done: its failure may not be the images'.
+    /// The engine went away during the step: if that failed, it may not be the images' fault.
     gap: bool,
     inspecting: bool,
     inspect_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
+    /// When the last input came.
+    last_input: Timestamp,
     gauges: alert::Gauges,
 }
 
 impl Service {
-    /// A service as it was left, or a fresh one. Says what was taken up again, if anything was. `boot` names the time
+    /// A service as it was left, or a fresh one. Returns the entry of a resumed deployment. `boot` names the time
     /// since the machine was booted; empty where it can't be known.
     pub fn new(
         config: Arc<ServiceConfig>,
@@ -184,6 +186,7 @@ impl Service {
             inspect_at: Some(now),
             retry_at: None,
             last_check: None,
+            last_input: now,
             gauges: alert::Gauges::default(),
         };
         service.on_start(reason_to_start, now);
@@ -247,13 +250,14 @@ impl Service {
         self.config.is_polled()
     }
 
-    /// Look at the containers soon.
+    /// Inspect the containers soon.
     pub fn look(&mut self, now: Timestamp) {
         self.inspect_at = Some(self.inspect_at.map_or(now, |at| at.min(now)));
     }
 
-    /// Takes a fact in; says what is worth an audit entry.
+    /// Takes an input in; returns the audit entries of what follows from it.
     pub fn apply(&mut self, input: Input, now: Timestamp) -> Vec<AuditEntry> {
+        self.last_input = now;
         match input {
             Input::Checked { generation, asked, result } => {
                 self.checking = result.as_ref().is_ok_and(Observation::is_pending);
@@ -261,7 +265,7 @@ impl Service {
                 if generation == self.generation {
                     self.checked(asked, result, now);
                 } else if !self.checking {
-                    // An action began or ended while the world was read: read it again. Where the first part of this
+                    // An action began or ended while engine and registry were read: read them again. Where the first part of this
                     // check began an action that failed, that waits for the next cycle as ever.
                     let waits = is_rest && self.fault.is_some();
                     self.check_due = (self.can_check() && !waits) || self.redeploy_asked || asked;

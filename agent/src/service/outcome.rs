@@ -15,7 +15,7 @@ pub enum DeployOutcome {
     RolledBack,
     /// It could not be made, or the rollback failed.
     Failed,
-    /// Somebody stopped, removed or replaced the containers on probation: nothing was proven either way.
+    /// Somebody stopped, removed or replaced the containers on probation: nothing was proven.
     Inconclusive,
 }
 

@@ -32,7 +32,7 @@ impl Service {
             }
             ServiceRequest::Check => {
                 self.on_manual_action();
-                // One that waits is joined: it will look at all that this one would.
+                // One that waits is joined: it will see all that this one would.
                 if !std::mem::replace(&mut self.check_asked, true) {
                     self.emit(Event::ManualTrigger, now);
                 }

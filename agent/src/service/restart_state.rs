@@ -1,4 +1,4 @@
-//! One container that is, or was, unwell: what is said of it, when it is treated, and when that is given up.
+//! The restart history of a container: when it is restarted, whether that helped, and when the healer gives up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::event::Event;
 use super::heal::{Findings, LOOP_WINDOW, settle_time};
 use super::wording;
 
-/// What must last about one container that is, or was, unwell.
+/// The restart history of a container that is failing, or was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestartState {
@@ -24,14 +24,14 @@ pub struct RestartState {
     pub last_restart: Option<Timestamp>,
     /// The healer gave up on it.
     pub exhausted: bool,
-    /// What is wrong with it, since when, and whether that was said.
+    /// What is wrong with it, since when, and whether that was reported.
     #[serde(alias = "illness")]
     pub problem: Option<Problem>,
     /// Begin of the restart whose effect is being watched.
     pub watched_since: Option<Timestamp>,
     /// Whether its last restart is one of them.
     pub counted: bool,
-    /// When it was found well after its last restart; over once it stayed so long enough (see [`proven_at`]).
+    /// When it was first healthy after its last restart; cleared once it stayed so long enough (see [`proven_at`]).
     pub well_since: Option<Timestamp>,
 }
 
@@ -57,7 +57,7 @@ pub struct Problem {
     pub ended: bool,
     /// Since when.
     pub since: Timestamp,
-    /// Whether it was said.
+    /// Whether it was reported.
     pub said: bool,
 }
 
@@ -100,13 +100,13 @@ fn record_failed_restart(
     }
 }
 
-/// When a container that is well after a restart has stayed so long enough for the restart to count as a success: it
-/// lived through a cooldown, and its own health check had the time to notice a relapse.
+/// When a container that is healthy after a restart has stayed so long enough for the restart to count as a success:
+/// a cooldown has passed, and its own health check had the time to notice a relapse.
 fn proven_at(well_since: Timestamp, budget: Duration, config: &ServiceConfig) -> Timestamp {
     well_since + config.heal_cooldown.max(config.health_grace).max(LOOP_WINDOW) + budget
 }
 
-/// A person wants another try.
+/// A person acted: the restart limits begin again.
 pub(super) fn reset_backoff(restart_states: &mut BTreeMap<String, RestartState>) {
     for restart in restart_states.values_mut() {
         restart.failures = 0;
@@ -116,7 +116,7 @@ pub(super) fn reset_backoff(restart_states: &mut BTreeMap<String, RestartState>)
     }
 }
 
-/// When a patient is to be restarted.
+/// When a container is to be restarted.
 pub(super) fn restart_at(restart: &RestartState, config: &ServiceConfig) -> Option<Timestamp> {
     let problem = restart.problem.as_ref().filter(|problem| problem.said)?;
     if !config.auto_heal || restart.exhausted || restart.watched_since.is_some() {
@@ -154,7 +154,7 @@ pub(super) fn reconcile(
             Condition::Failing(symptom) => look.note_problem(restart, symptom, findings),
             Condition::Healthy => look.note_healthy(restart, findings),
             Condition::Inactive(_) => *restart = RestartState::default(),
-            Condition::Starting => {}
+            Condition::Starting | Condition::Restarting => {}
         }
     }
 
@@ -180,7 +180,7 @@ pub(super) fn reconcile(
     }
 }
 
-/// One container at one time.
+/// A container, as one inspection shows it.
 struct Look<'a> {
     container: &'a Container,
     condition: &'a Condition,
@@ -198,7 +198,7 @@ impl Look<'_> {
         proven_at(well_since, self.budget(), self.config)
     }
 
-    /// Whether a restart helped, if that can be said already; whether it can.
+    /// Records whether a restart helped. `false` while that can't be said yet.
     fn judge_restart(&self, restart: &mut RestartState, since: Timestamp, findings: &mut Findings) -> bool {
         let Look { container, condition, config, now } = *self;
         // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
@@ -215,7 +215,7 @@ impl Look<'_> {
             Condition::Failing(_) if is_fresh || is_over => Some(false),
             // An agent that was restarted in between does not know whose stop it sees, and waits.
             Condition::Inactive(_) => (is_fresh || is_over).then_some(true),
-            Condition::Starting | Condition::Failing(_) => is_over.then_some(false),
+            Condition::Starting | Condition::Restarting | Condition::Failing(_) => is_over.then_some(false),
         };
         match helped {
             None => later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),
@@ -243,7 +243,7 @@ impl Look<'_> {
         helped.is_some()
     }
 
-    /// Something is wrong with it: told once it has lasted.
+    /// Something is wrong with it: reported once it has lasted.
     fn note_problem(&self, restart: &mut RestartState, symptom: &Symptom, findings: &mut Findings) {
         let (container, now) = (&self.container.name, self.now);
         let (what, kind) = (wording::symptom(symptom), symptom.kind());
@@ -272,7 +272,7 @@ impl Look<'_> {
         }
     }
 
-    /// It is healthy: told once that is certain, where a problem was told before.
+    /// It is healthy: reported once that is certain, if a problem was reported before.
     fn note_healthy(&self, restart: &mut RestartState, findings: &mut Findings) {
         let Look { container, config, now, .. } = *self;
         let since = container.started_at.unwrap_or(now);

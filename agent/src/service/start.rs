@@ -7,14 +7,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, State};
 
-use super::assess::ended_as_asked;
+use super::Service;
+use super::assess::{Condition, Inactive};
 use super::input::Files;
 use super::rollout::plan::Cause;
-use super::{Durable, Service};
 
 /// A container must be stuck so long before it is forced: it may just be someone's deploy.
 const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
-/// Events so fresh mean that somebody is at work on the project.
+/// Events so recent mean that somebody is working on the project.
 const BUSY: SignedDuration = SignedDuration::from_secs(5);
 
 /// What is remembered between checks.
@@ -116,17 +116,13 @@ impl Service {
             return None;
         }
         let resting = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
-        let done = !containers.is_empty() && containers.iter().all(|c| is_done(c, &self.durable));
+        // A one-shot that did its work is not something to start again at every check.
+        let is_done = |c: &Container| {
+            self.condition(c) == Condition::Inactive(Inactive::Finished)
+                && !c.restarts_itself
+                && c.health_timing.is_none()
+        };
+        let done = !containers.is_empty() && containers.iter().all(is_done);
         (resting && !done).then_some(Cause::Start)
     }
-}
-
-/// A one-shot that did its work is not something to start again at every check.
-fn is_done(container: &Container, durable: &Durable) -> bool {
-    container.state == State::Exited
-        && container.exit_code == 0
-        && !container.restarts_itself
-        && container.health_timing.is_none()
-        && !ended_as_asked(container, &durable.stops)
-        && !ended_as_asked(container, &durable.engine_stops)
 }

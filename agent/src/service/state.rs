@@ -25,7 +25,7 @@ pub struct Durable {
     pub published: BTreeMap<String, Digest>,
     /// Counters (spec 2.1).
     pub totals: Totals,
-    /// A way back failed; nothing is done here until someone acts or a new digest arrives.
+    /// A rollback failed; nothing is done until someone acts or the registry has a new digest.
     #[serde(alias = "given_up")]
     pub rollback_failed: bool,
     /// The deployment under way.
@@ -36,14 +36,14 @@ pub struct Durable {
     pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers on images of this service that compose does not bring along.
     pub left_behind: BTreeSet<String>,
-    /// Containers that are, or were, unwell, by name.
+    /// Restart histories of containers that are failing, or were, by name.
     #[serde(alias = "patients")]
     pub restart_states: BTreeMap<String, RestartState>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
     /// When containers were stopped by the engine itself, as it went away, by ID.
     pub engine_stops: StopTimes,
-    /// How it was when the agent was stopped; over once that was compared with what is there now.
+    /// What ran when the agent was stopped; cleared once it was compared with what runs now.
     #[serde(alias = "left")]
     pub at_shutdown: Option<boot::ShutdownSnapshot>,
     /// Hash of the compose files that were deployed last (`compose_watch`).
@@ -59,10 +59,10 @@ pub struct Durable {
 pub struct Totals {
     /// New images that passed probation.
     pub updates: u64,
-    /// Deployments that were undone.
+    /// Deployments that were rolled back.
     pub rollbacks: u64,
     /// Restarts by the healer.
     pub restarts: u64,
-    /// Deployments, ways back and restarts that failed.
+    /// Deployments, rollbacks and restarts that failed.
     pub failures: u64,
 }

@@ -10,18 +10,17 @@ use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
 use crate::model::image::Digest;
-use crate::model::{Container, HealthState, NetworkOwner, State};
+use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 
-use super::assess::ended_as_asked;
-use super::input::{ImageView, LocalImage, Observation, StopTimes};
+use super::assess::{Condition, Inactive};
+use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
 use super::rollout::plan::Deployment;
 use super::rollout::probation::Context;
 use super::rollout::step::Phase;
 use super::runtime::Runtime;
-use super::wording::{self, STOPPED_BY_HAND};
-use super::{Service, compare};
+use super::{Service, compare, wording};
 
 /// What a service shows at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +87,7 @@ impl Service {
         let show_containers = config.compose_project.is_some() && !config.silent;
         let total = self.usage();
         let containers = self.containers.as_deref().filter(|_| show_containers);
-        let health = self.containers.as_deref().and_then(|all| health(all, &durable.stops));
+        let health = self.health();
         let status = ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
@@ -142,7 +141,7 @@ impl Service {
         }
     }
 
-    /// Containers that somebody else keeps (DECISIONS 9), in words.
+    /// Warnings about containers that somebody else manages (DECISIONS 9).
     fn managed_elsewhere(&self) -> Vec<String> {
         let config = self.config();
         if config.silent || !(config.auto_update || config.auto_heal || config.auto_start) {
@@ -153,6 +152,30 @@ impl Service {
             Some(wording::managed(&c.name, manager))
         };
         self.containers.iter().flatten().filter_map(warning).collect()
+    }
+
+    /// Whether all containers are well, or which are not. A failing one is not hidden by a healthy one.
+    fn health(&self) -> Option<Result<(), String>> {
+        let containers = self.containers.as_deref().filter(|all| !all.is_empty())?;
+        let all: Vec<(&Container, Condition)> = containers.iter().map(|c| (c, self.condition(c))).collect();
+        let is = |condition: Condition| all.iter().any(|(_, of)| *of == condition);
+        let is_at_rest =
+            |of: &Condition| matches!(of, Condition::Inactive(Inactive::Stopped | Inactive::Finished));
+        if is(Condition::Inactive(Inactive::Stopped)) && all.iter().all(|(_, of)| is_at_rest(of)) {
+            return Some(Err(wording::STOPPED_BY_HAND.to_owned()));
+        }
+        let unwell: Vec<String> =
+            all.iter().filter_map(|(container, of)| wording::unwell(container, of)).collect();
+        if !unwell.is_empty() {
+            return Some(Err(unwell.join(", ")));
+        }
+        if is(Condition::Inactive(Inactive::Unknown)) {
+            return None;
+        }
+        if !containers.iter().any(|c| c.state == State::Running) {
+            return Some(Err(wording::NOTHING_RUNS.to_owned()));
+        }
+        if is(Condition::Starting) { None } else { Some(Ok(())) }
     }
 
     fn container_record(&self, container: &Container) -> ContainerRecord {
@@ -263,44 +286,6 @@ fn value(status: &ServiceStatus) -> StatusValue {
         (status.healthy == Some(false), StatusValue::Unhealthy),
     ];
     rows.into_iter().find(|(holds, _)| *holds).map_or(StatusValue::Unknown, |(_, value)| value)
-}
-
-/// What the containers' health says together: well, or why not. One that is unwell is not hidden by one that is well.
-fn health(containers: &[Container], stops: &StopTimes) -> Option<Result<(), String>> {
-    if containers.is_empty() {
-        return None;
-    }
-    let runs = |c: &Container| c.state == State::Running;
-    let by_hand = |c: &Container| c.state == State::Exited && ended_as_asked(c, stops);
-    let at_rest = |c: &Container| by_hand(c) || (c.state == State::Exited && c.exit_code == 0);
-    if containers.iter().any(by_hand) && containers.iter().all(at_rest) {
-        return Some(Err(STOPPED_BY_HAND.to_owned()));
-    }
-    let unwell = |c: &Container| {
-        let how = match c.state {
-            State::Running if c.health == Some(HealthState::Unhealthy) => "is unhealthy".to_owned(),
-            State::Created if !c.error.is_empty() => format!("could not be started: {}", c.error),
-            State::Exited if c.exit_code != 0 && by_hand(c) => format!("was {STOPPED_BY_HAND}"),
-            State::Exited if c.exit_code != 0 => format!("exited with code {}", c.exit_code),
-            State::Restarting | State::Dead | State::Paused => format!("is {}", c.state.as_str()),
-            State::Running | State::Created | State::Exited | State::Removing | State::Unknown => {
-                return None;
-            }
-        };
-        Some(format!("{} {how}", c.name))
-    };
-    let reasons: Vec<String> = containers.iter().filter_map(unwell).collect();
-    if !reasons.is_empty() {
-        return Some(Err(reasons.join(", ")));
-    }
-    if containers.iter().any(|c| c.state == State::Unknown) {
-        return None;
-    }
-    if !containers.iter().any(runs) {
-        return Some(Err(wording::NOTHING_RUNS.to_owned()));
-    }
-    let is_starting = |c: &Container| runs(c) && c.health == Some(HealthState::Starting);
-    if containers.iter().any(is_starting) { None } else { Some(Ok(())) }
 }
 
 fn is_running(container: &Container) -> bool {

@@ -1,5 +1,6 @@
 //! Stories of the decision core: what it says and wants when containers look so and so. No I/O, no clock.
 
+mod assess;
 mod heal;
 mod journal;
 mod managed;

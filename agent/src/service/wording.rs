@@ -1,6 +1,6 @@
 //! Every sentence that people read: audit entries, faults, reasons. Decisions say what happened (`event.rs`).
 //!
-//! Fault texts are stable: no port, time or id in them. Repeats are told from news by comparing them (spec 2.6).
+//! Fault texts are stable: no port, time or id in them. A repeated fault is recognised by its text (spec 2.6).
 
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::model::image::Digest;
 use crate::model::{Container, Manager};
 
-use super::assess::Symptom;
+use super::assess::{Condition, Inactive, Symptom};
 use super::boot::StartReason;
 use super::event::{
     ContainerSummary, Event, FailedDeployment, Fault, FaultCause, ResourceAlert, RollbackProblem, Unblock,
@@ -253,7 +253,7 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         Cause::Start => {
             (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
         }
-        // Whether that helped is told when the container is healthy again.
+        // Whether that helped is reported when the container is healthy again.
         Cause::RecreateContainer { .. } | Cause::Update | Cause::Redeploy | Cause::RetryRollback => {
             return None;
         }
@@ -270,7 +270,7 @@ fn resource_alert(alert: ResourceAlert, new: impl Fn(Kind, Level, String) -> Aud
     AuditEntry { container, reason, ..new(Kind::RESOURCE_ALERT, Level::Warning, message) }
 }
 
-/// What a failed deployment is called before its end is told.
+/// What failed, as the first half of a sentence.
 fn what_failed(failed: &FailedDeployment) -> String {
     let images = &failed.images;
     if failed.failure.by_compose {
@@ -445,9 +445,32 @@ pub(super) fn symptom(symptom: &Symptom) -> String {
     }
 }
 
-/// What is said of a container that somebody else keeps (DECISIONS 9).
+/// Why a container is not well, for the status of its service; `None` where it is, or rests.
+pub(super) fn unwell(container: &Container, condition: &Condition) -> Option<String> {
+    let how = match condition {
+        Condition::Failing(found) => match found {
+            Symptom::Unhealthy { .. } | Symptom::NotHealthyInTime { .. } => "is unhealthy".to_owned(),
+            Symptom::Dead => "is dead".to_owned(),
+            Symptom::OutOfMemory => "ran out of memory".to_owned(),
+            Symptom::EngineStopped => format!("was {}", symptom(found)),
+            Symptom::NetworkGone | Symptom::NetworkMissing { .. } | Symptom::NetworkRestarted { .. } => {
+                format!("is {}", symptom(found))
+            }
+            Symptom::CrashLoop { .. } | Symptom::Exited { .. } | Symptom::NotStarted { .. } => symptom(found),
+        },
+        Condition::Restarting => "is restarting".to_owned(),
+        Condition::Inactive(Inactive::Paused) => "is paused".to_owned(),
+        Condition::Inactive(Inactive::Stopped) if container.exit_code != 0 => {
+            format!("was {STOPPED_BY_HAND}")
+        }
+        Condition::Healthy | Condition::Starting | Condition::Inactive(_) => return None,
+    };
+    Some(format!("{} {how}", container.name))
+}
+
+/// The warning about a container that somebody else manages (DECISIONS 9).
 pub(super) fn managed(container: &str, manager: &Manager) -> String {
-    format!("container {container} is kept by {manager}: it is neither updated nor healed here")
+    format!("container {container} is managed by {manager}: it is neither updated nor healed here")
 }
 
 /// The images of a deployment, as configured.

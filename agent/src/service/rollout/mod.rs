@@ -14,7 +14,7 @@
 //! | `plan.rs` | what a rollout is about, and what there is to plan |
 //! | `step.rs` | what each step does, and what its end leads to |
 //! | `probation.rs` | whether new containers are proven |
-//! | `rollback.rs` | the way back to the images that ran before, and what is told of it |
+//! | `rollback.rs` | going back to the images that ran before |
 
 pub mod plan;
 pub mod probation;
@@ -47,8 +47,8 @@ impl Service {
         }
     }
 
-    /// The engine broke off. On probation the containers may have been stopped by it, which is not theirs to
-    /// answer for: the project is brought up again and judged from the beginning.
+    /// The engine went away. It may have stopped containers on probation, which is not their fault: the project is
+    /// brought up again, and the probation begins again.
     pub(super) fn interrupted(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let attempt = deployment.attempt + 1;
@@ -67,7 +67,7 @@ impl Service {
         self.retry_at = Some(now + ENGINE_RETRY);
     }
 
-    /// Gives up before anything was changed: the tags go back, the fault is shown, the next check tries again.
+    /// Gives up before anything was changed: the tags are restored, the fault is shown, the next check tries again.
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let cause = deployment.cause.clone();
@@ -86,6 +86,7 @@ impl Service {
         }
     }
 
+    /// The redeployment that a person asked for failed.
     pub(super) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
         self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
     }
@@ -101,7 +102,7 @@ impl Service {
         deployment.enter(Phase::Diagnose { failure, output }, now);
     }
 
-    /// Whoever was made anew is somebody else: what was done for the container before it has not helped this one.
+    /// A recreated container starts with a clean restart history.
     fn forget_replaced(&mut self) {
         let Some(deployment) = &self.durable.deployment else { return };
         let containers = self.containers.as_deref().unwrap_or_default();
@@ -158,8 +159,8 @@ impl Service {
         self.containers.iter().flatten().filter(is_left).map(|c| c.name.clone()).collect()
     }
 
-    /// On probation somebody stopped the containers, took them away, or brought them to another image. The image
-    /// may be good or bad: it is judged when it is found running again.
+    /// Somebody stopped, removed or replaced containers on probation. The image may be good or bad: it is proven when it
+    /// is found running again.
     fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
         let images = self.names_of_changed();
         let Some(deployment) = &mut self.durable.deployment else { return };
@@ -175,6 +176,7 @@ impl Service {
         self.set_fault(Some(Fault { text, from_check: false }), now);
     }
 
+    /// The images that change, as configured.
     pub(super) fn names_of_changed(&self) -> String {
         let changed =
             |d: &Deployment| d.image_changes.iter().filter(|m| m.changes()).cloned().collect::<Vec<_>>();

@@ -35,7 +35,7 @@ pub enum Cause {
         /// Whether the project is taken down first.
         down: bool,
     },
-    /// A person asked for a check of what a failed way back had left.
+    /// A person asked for a check after a rollback had failed.
     #[serde(alias = "way_back")]
     RetryRollback,
     /// A container can't be healed by a restart (`auto_heal`).
@@ -63,7 +63,7 @@ pub struct ImageChange {
     pub reference: Reference,
     /// Digest that ran before, where it is known.
     pub old_digest: Option<Digest>,
-    /// Image that ran before (or that the tag named, when nothing ran): the way back.
+    /// Image that ran before (or that the tag named, when nothing ran): what a rollback leads to.
     pub old: Option<OldImage>,
     /// Digest that is deployed.
     pub digest: Digest,
@@ -123,7 +123,7 @@ pub struct Deployment {
     /// What it changes.
     #[serde(alias = "moves")]
     pub image_changes: Vec<ImageChange>,
-    /// Tags that must keep naming what runs: blocked images of the project.
+    /// Tags that must keep naming what runs, since their images are blocked.
     #[serde(alias = "pins")]
     pub kept_tags: Vec<(Reference, OldImage)>,
     /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
@@ -143,7 +143,7 @@ pub struct Deployment {
     pub phase: Phase,
     /// When this phase began.
     pub since: Timestamp,
-    /// How often this phase was begun anew because the world broke off.
+    /// How often this phase was begun again because the engine was away.
     pub attempt: u32,
     /// Names of containers that compose recreated although it was not told to.
     #[serde(default)]
@@ -151,12 +151,12 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Whether any image changes, so that there is something to block and to go back from.
+    /// Whether any image changes, so that there is something to block and to roll back.
     pub fn changes(&self) -> bool {
         self.image_changes.iter().any(ImageChange::changes)
     }
 
-    /// Whether there is an earlier image to go back to.
+    /// Whether there is an earlier image to roll back to.
     pub(super) fn can_roll_back(&self) -> bool {
         self.image_changes.iter().any(|m| m.changes() && m.old.is_some())
     }
@@ -174,7 +174,7 @@ impl Deployment {
         containers.len() == self.before.len() && containers.iter().all(is_old)
     }
 
-    /// What ran and is moved, with the move.
+    /// The containers that ran on an image that changes, with that.
     fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
@@ -182,8 +182,8 @@ impl Deployment {
         })
     }
 
-    /// IDs of containers on a moved image that compose has left as they were although it was content: they are of a
-    /// service that the files no longer name, or of a profile that is off.
+    /// IDs of containers on a changed image that a successful compose has left as they were: their service is no longer
+    /// in the files, or in a profile that is off.
     pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
         let is_left = |was: &Baseline, m: &ImageChange| {
             m.new_id.as_ref() != Some(&was.image)
@@ -202,7 +202,7 @@ impl Deployment {
             .collect()
     }
 
-    /// What must run in the end of the way back: of the moved images, exactly what ran.
+    /// What must run in the end of a rollback: of the changed images, exactly what ran.
     pub(super) fn expected_old(&self) -> Vec<Expected> {
         self.changed_containers()
             .map(|(was, m)| Expected {
@@ -230,7 +230,7 @@ impl Deployment {
         if !by_image || self.up_mode != UpMode::Changed || !self.before.iter().any(|was| was.live) {
             return None;
         }
-        // A pinned image changes only on the way back from one that could not be undone.
+        // A kept tag brings another image only where the one that runs could not be rolled back.
         let leaves = |pin: &&(Reference, OldImage)| {
             let made_from = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
             self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
@@ -256,7 +256,7 @@ impl Deployment {
         self.also_recreated.extend(names);
     }
 
-    /// Has compose bring up only what was on the moved images: what keeps it from bringing up the whole project need
+    /// Has compose bring up only what was on the changed images: what keeps it from bringing up the whole project need
     /// not keep it from that.
     pub(super) fn bring_up_alone(&mut self) {
         let mut services: Vec<String> =
@@ -268,6 +268,7 @@ impl Deployment {
         }
     }
 
+    /// Images that must not be removed meanwhile.
     pub(super) fn old_images(&self) -> Vec<OldImage> {
         let mut images: Vec<OldImage> = self
             .image_changes
@@ -280,6 +281,7 @@ impl Deployment {
         images
     }
 
+    /// Where the tags pointed before.
     pub(super) fn old_tags(&self) -> Vec<(Reference, OldImage)> {
         let moved = self.image_changes.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
         moved.chain(self.kept_tags.iter().cloned()).collect()

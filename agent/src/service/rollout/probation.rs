@@ -1,6 +1,6 @@
 //! Probation: when is a new container proven, when has it failed (DECISIONS 4, DOMAIN 7)?
 //!
-//! A pure function of what the containers look like, called at every look. It never asks how compose ended.
+//! A pure function of how the containers look, called at every inspection. It never asks how compose ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{ImageId, Reference};
 use crate::model::{Container, HealthState, State};
 
-use crate::service::assess::ended_as_asked;
+use crate::service::assess::{Condition, Inactive, Stops, Symptom, assess_alone};
 use crate::service::input::StopTimes;
 use crate::service::wording;
 
 use super::plan::ImageChange;
+
+/// Nobody told any container to stop.
+const NOBODY: Stops<'static> = Stops { asked: &NO_STOPS, by_engine: &NO_STOPS };
+static NO_STOPS: StopTimes = StopTimes::new();
 
 /// A container as it was before the deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +63,8 @@ impl Baseline {
             config_image: container.config_image.clone(),
             image: container.image.clone(),
             running,
-            well: running && container.health != Some(HealthState::Unhealthy),
+            well: running
+                && matches!(assess_alone(container, NOBODY), Condition::Healthy | Condition::Starting),
             restart_count: container.restart_count,
             live: container.is_live(),
             restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
@@ -76,15 +81,15 @@ pub struct Expected {
     pub image: ImageId,
 }
 
-/// What was seen of a container on probation so far.
+/// What the inspections of a container on probation have shown so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Start of the run that is judged.
+    /// Start of the run that is on probation.
     pub started_at: Option<Timestamp>,
     /// Whether its health check passed at least once.
     pub was_healthy: bool,
-    /// Whether the last look already found it ended; a second look makes it a verdict, so that the event of a
-    /// requested stop has time to arrive.
+    /// Whether the last inspection already found it ended; it counts as failed at the second one, so that the event of
+    /// a requested stop has time to arrive.
     pub ended: bool,
 }
 
@@ -99,7 +104,7 @@ pub struct Probation {
     pub seen: BTreeMap<String, Seen>,
 }
 
-/// What a look says.
+/// How a probation stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Not yet.
@@ -111,7 +116,7 @@ pub enum Outcome {
     Passed,
     /// Failed.
     Failed(Failure),
-    /// Somebody took it into their own hands, which says nothing about the image.
+    /// Somebody interfered, which says nothing about the image.
     Inconclusive(Interference),
 }
 
@@ -188,7 +193,7 @@ pub struct Failure {
     /// Whether that container is on none of the images that the deployment is about.
     #[serde(default)]
     pub bystander: bool,
-    /// Whether compose failed before there was anything to judge.
+    /// Whether compose failed, so that there was no probation.
     #[serde(default)]
     pub by_compose: bool,
 }
@@ -216,7 +221,7 @@ impl Failure {
     }
 }
 
-/// What the judge needs to know besides the containers.
+/// What a probation depends on besides the containers.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// `health_grace`.
@@ -227,23 +232,23 @@ pub struct Context<'a> {
     pub stops: &'a StopTimes,
     /// What the deployment is about.
     pub image_changes: &'a [ImageChange],
-    /// Whether this is the way back: then containers that were never replaced are judged too, unless they were
-    /// unwell before.
+    /// Whether this is a rollback: then containers that were never replaced are on probation, too, unless they were
+    /// failing before.
     pub rolling_back: bool,
 }
 
-/// Why a container is judged.
+/// Why a container is on probation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::service) enum Role {
     /// The deployment is about its image.
     Updated,
-    /// It was made anew with the others, and was well before.
+    /// It was recreated with the others, and was well before.
     Bystander,
 }
 
 impl Context<'_> {
-    /// Whether and why a container is judged. One that was unwell before, or that nobody knew, says nothing about
-    /// the images of others.
+    /// Whether and why a container is on probation. One that was failing before, or is new, says nothing about the
+    /// images of others.
     pub(in crate::service) fn role(&self, container: &Container) -> Option<Role> {
         let reference = Reference::parse(&container.config_image).ok();
         let of = self.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
@@ -263,6 +268,12 @@ impl Context<'_> {
         }
     }
 
+    /// How a container is doing. A network that is gone is the healer's business, and what the engine stopped begins
+    /// the probation again: neither says anything about an image.
+    fn condition(&self, container: &Container) -> Condition {
+        assess_alone(container, Stops { asked: self.stops, ..NOBODY })
+    }
+
     fn was_told_to_stop(&self, container: &Container, since: Timestamp) -> bool {
         self.stops.get(&container.id).is_some_and(|at| *at >= since)
     }
@@ -273,11 +284,11 @@ impl Probation {
         Self { since, expected, seen: BTreeMap::new() }
     }
 
-    /// One look. Remembers what later looks need and says how things stand.
+    /// Takes in one inspection, and says how the probation stands.
     pub fn look(&mut self, containers: &[Container], context: Context<'_>, now: Timestamp) -> Outcome {
         let mut judged: Vec<(Role, &Container)> =
             containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
-        // What is about the new images is told first.
+        // A failure of an updated container is reported first.
         judged.sort_by_key(|(role, _)| *role);
         let blame = |role: Role, container: &Container, flaw: &Flaw| {
             Outcome::Failed(Failure { bystander: role == Role::Bystander, ..Failure::of(container, flaw) })
@@ -309,15 +320,15 @@ impl Probation {
             return Outcome::Wait { deadline };
         }
         for (role, container) in &judged {
-            let stopped = matches!(container.state, State::Exited | State::Dead)
-                && ended_as_asked(container, context.stops);
-            if stopped || container.state == State::Paused {
-                let container = container.name.clone();
-                return Outcome::Inconclusive(if stopped {
-                    Interference::Stopped { container }
-                } else {
-                    Interference::Paused { container }
-                });
+            let name = || container.name.clone();
+            match context.condition(container) {
+                Condition::Inactive(Inactive::Stopped) => {
+                    return Outcome::Inconclusive(Interference::Stopped { container: name() });
+                }
+                Condition::Inactive(Inactive::Paused) => {
+                    return Outcome::Inconclusive(Interference::Paused { container: name() });
+                }
+                _ => {}
             }
             let seen = self.seen.entry(container.id.clone()).or_default();
             if let Some(flaw) = unproven(container, seen, context) {
@@ -333,8 +344,8 @@ impl Probation {
         }
     }
 
-    /// When it ends: after the grace, or after the longest time that a health check of a judged container may
-    /// take to say healthy.
+    /// When it ends: after the grace, or after the longest time that a health check of a container on probation may
+    /// take to pass.
     pub fn deadline(&self, containers: &[Container], context: Context<'_>) -> Timestamp {
         let judged = containers.iter().filter(|c| context.role(c).is_some());
         let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
@@ -370,12 +381,10 @@ fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) 
 /// The container that most likely keeps compose from bringing up a project.
 pub(in crate::service) fn likely_cause(containers: &[Container], context: Context<'_>) -> Option<Failure> {
     let rank = |container: &Container| {
-        let failed = match container.state {
-            State::Running => container.health == Some(HealthState::Unhealthy) || container.restart_count > 0,
-            State::Exited | State::Dead => container.exit_code != 0 || container.oom_killed,
-            State::Restarting => true,
-            State::Created => !container.error.is_empty(),
-            State::Paused | State::Removing | State::Unknown => false,
+        let failed = match context.condition(container) {
+            Condition::Failing(_) | Condition::Restarting => true,
+            Condition::Healthy | Condition::Starting => container.restart_count > 0,
+            Condition::Inactive(_) => false,
         };
         let fresh = context.before.iter().all(|was| was.id != container.id);
         (failed && fresh).then(|| (context.role(container).is_none(), context.role(container)))
@@ -397,19 +406,20 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
     if restarts >= 2 {
         return Some(Flaw::CrashLoop { restarts, exit_code });
     }
-    match container.state {
-        State::Running => {
+    match context.condition(container) {
+        condition @ (Condition::Healthy
+        | Condition::Starting
+        | Condition::Failing(Symptom::Unhealthy { .. })) => {
             seen.ended = false;
             seen.started_at = seen.started_at.or(container.started_at);
-            match container.health {
-                Some(HealthState::Healthy) => seen.was_healthy = true,
-                // It had proven that it can be healthy and then lost it: that is no slow start.
-                Some(HealthState::Unhealthy) if seen.was_healthy => return Some(Flaw::BecameUnhealthy),
-                _ => {}
-            }
-            None
+            seen.was_healthy |= container.health == Some(HealthState::Healthy);
+            // It had proven that it can be healthy and then lost it: that is no slow start.
+            let is_unhealthy = matches!(condition, Condition::Failing(_));
+            (is_unhealthy && seen.was_healthy).then_some(Flaw::BecameUnhealthy)
         }
-        State::Exited | State::Dead if exit_code != 0 && !ended_as_asked(container, context.stops) => {
+        Condition::Failing(Symptom::Exited { .. } | Symptom::OutOfMemory | Symptom::Dead)
+            if exit_code != 0 =>
+        {
             std::mem::replace(&mut seen.ended, true).then_some(Flaw::Exited { exit_code })
         }
         _ => None,
@@ -419,18 +429,19 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
 /// What is not good enough when the time is over.
 fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
-    match container.state {
-        State::Running => match (container.health_timing, container.health) {
-            (Some(_), Some(HealthState::Healthy)) => None,
-            (Some(_), Some(HealthState::Unhealthy)) => Some(Flaw::Unhealthy),
-            (Some(_), _) => Some(Flaw::NotHealthyInTime),
-            (None, _) if restarts(container, context) > 0 => Some(Flaw::Crashed { exit_code }),
-            (None, _) if seen.started_at.is_some() && seen.started_at != container.started_at => {
-                Some(Flaw::StartedAgain)
+    match context.condition(container) {
+        Condition::Healthy if container.health_timing.is_none() => {
+            let is_other_run = seen.started_at.is_some() && seen.started_at != container.started_at;
+            if restarts(container, context) > 0 {
+                Some(Flaw::Crashed { exit_code })
+            } else {
+                is_other_run.then_some(Flaw::StartedAgain)
             }
-            (None, _) => None,
-        },
-        State::Exited if exit_code == 0 => {
+        }
+        Condition::Healthy if container.health.is_some() => None,
+        Condition::Healthy | Condition::Starting => Some(Flaw::NotHealthyInTime),
+        Condition::Failing(Symptom::Unhealthy { .. }) => Some(Flaw::Unhealthy),
+        Condition::Inactive(Inactive::Finished) => {
             // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
             let ran_before = context
                 .before
@@ -438,8 +449,10 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
                 .any(|was| was.compose_service == container.compose_service && was.running);
             ran_before.then_some(Flaw::EndedUnexpectedly)
         }
-        State::Created if !container.error.is_empty() => Some(Flaw::NotStarted),
-        state => Some(Flaw::EndState(state)),
+        Condition::Failing(Symptom::NotStarted { .. }) => Some(Flaw::NotStarted),
+        Condition::Restarting | Condition::Inactive(_) | Condition::Failing(_) => {
+            Some(Flaw::EndState(container.state))
+        }
     }
 }
 

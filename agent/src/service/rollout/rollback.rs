@@ -1,4 +1,4 @@
-//! The way back to the images that ran before.
+//! The rollback: to the images that ran before, and what follows when that fails, too.
 
 use jiff::Timestamp;
 
@@ -16,7 +16,7 @@ impl Service {
         match outcome {
             Outcome::Wait { deadline } => self.inspect_at = Some((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.rolled_back(None, now),
-            // It fails with the old images, too, be it as before or for another reason.
+            // What fails is on none of the old images, or failed before the deployment, too.
             Outcome::Failed(failure) if self.is_no_worse(&failure) => {
                 self.rolled_back(Some(failure.reason), now);
             }
@@ -40,7 +40,7 @@ impl Service {
         self.emit(Event::RolledBack { failed, remaining, also_recreated }, now);
     }
 
-    /// The same on the way back, where another image may also be what a tag named for a moment.
+    /// Somebody interfered with a rollback. Another image may also be what a tag named for a moment.
     fn rollback_interfered(&mut self, how: &Interference, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let stopped = deployment.expected_old().iter().all(|expected| {
@@ -63,15 +63,15 @@ impl Service {
         }
     }
 
-    /// Whether what fails on the way back says nothing against the old images: it is on none of them, or was as
-    /// unwell before.
+    /// Whether what fails after a rollback says nothing against the old images: it is on none of them, or was failing
+    /// before.
     fn is_no_worse(&self, failure: &Failure) -> bool {
         let services = self.containers.iter().flatten().filter(|c| c.id == failure.container_id);
-        let was_ill = |service: &str| {
+        let was_failing = |service: &str| {
             let before = self.durable.deployment.iter().flat_map(|d| &d.before);
             before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
         };
-        failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_ill)
+        failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_failing)
     }
 
     /// The old images failed their own probation.
@@ -80,6 +80,7 @@ impl Service {
         self.fail_for_good(failure, output, RollbackProblem::NotProven(again), now);
     }
 
+    /// A step of the rollback failed: it is tried again, up to the limit.
     pub(super) fn rollback_step_failed(&mut self, text: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.attempt += 1;
@@ -92,7 +93,7 @@ impl Service {
         self.fail_for_good(failure, output, RollbackProblem::Step(text.to_owned()), now);
     }
 
-    /// Takes failure and black box out of the phase and goes on to the release.
+    /// Takes failure and evidence out of the rollback, which is decided.
     pub(super) fn decided(&mut self, now: Timestamp) -> Option<(Failure, String)> {
         let deployment = self.durable.deployment.as_mut()?;
         let taken = match &deployment.phase {
@@ -129,7 +130,7 @@ impl Service {
         self.emit(Event::RollbackFailed { failed, why, containers }, now);
     }
 
-    /// What is told of a deployment that failed, with the digests of the image that is to blame.
+    /// What is reported of a deployment that failed, with the digests of the image that is to blame.
     fn failed_deployment(&self, failure: Failure, output: String) -> FailedDeployment {
         let changed = || {
             let all = self.durable.deployment.iter().flat_map(|deployment| &deployment.image_changes);

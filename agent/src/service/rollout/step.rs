@@ -49,7 +49,7 @@ pub enum Phase {
     Rollback {
         /// Why.
         failure: Failure,
-        /// Black box: compose's output, facts, log lines.
+        /// Evidence: compose's output, facts, log lines.
         output: String,
     },
     /// The old containers must prove themselves.
@@ -57,7 +57,7 @@ pub enum Phase {
     VerifyRollback {
         /// Why.
         failure: Failure,
-        /// Black box.
+        /// Evidence.
         output: String,
         /// What was seen so far.
         #[serde(alias = "trial")]
@@ -84,7 +84,7 @@ impl Phase {
         }
     }
 
-    /// The trial under way, if this phase is one.
+    /// The probation under way, if this phase is one.
     pub(in crate::service) fn probation_mut(&mut self) -> Option<&mut Probation> {
         match self {
             Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
@@ -101,7 +101,7 @@ impl Deployment {
         self.attempt = 0;
     }
 
-    /// The step that this phase consists of; `None` where it consists of looking.
+    /// The step that this phase consists of; `None` where it consists of waiting.
     pub(in crate::service) fn step(&self, project: &Project) -> Option<Step> {
         let displaced = self.displaced.clone().unwrap_or_default();
         Some(match &self.phase {
@@ -151,7 +151,7 @@ impl Deployment {
     }
 }
 
-/// What compose left.
+/// How compose ended, and what it left.
 struct Up {
     result: Result<String, ComposeError>,
     /// The compose services that it was told to keep to; none where it had the whole project.
@@ -160,7 +160,7 @@ struct Up {
 }
 
 impl Service {
-    /// A step ended. What does not belong to the step under way is ignored: it is of one that was given up.
+    /// A step ended. A result that does not belong to the step under way is ignored.
     pub(in crate::service) fn stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match (deployment.phase.clone(), result) {
@@ -208,7 +208,7 @@ impl Service {
                     service = self.config.name,
                     step,
                     ?result,
-                    "this end belongs to no step under way"
+                    "this result belongs to no step under way"
                 );
             }
         }
@@ -289,7 +289,7 @@ impl Service {
         self.failed(Failure { reason, by_compose: true, ..cause }, error.output, now);
     }
 
-    /// The evidence is there: back to the old images, if there are any.
+    /// The evidence was gathered: the old images are put back, if there are any.
     fn diagnosed(&mut self, failure: Failure, compose: &str, log: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let output = wording::evidence(&failure, compose, log);
@@ -317,7 +317,7 @@ impl Service {
         }
     }
 
-    /// All is tidied up.
+    /// The deployment is over.
     fn unpinned(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
         self.inspect_at = Some(now);

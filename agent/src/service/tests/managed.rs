@@ -57,7 +57,7 @@ fn who_keeps_a_container_is_told_in_a_warning() {
     let warnings = story.service.snapshot(PullProgress::default()).warnings;
     assert_eq!(
         warnings,
-        ["container a is kept by systemd (web.service): it is neither updated nor healed here"]
+        ["container a is managed by systemd (web.service): it is neither updated nor healed here"]
     );
     story.look(&[&running("a")]);
     assert_eq!(story.service.snapshot(PullProgress::default()).warnings, [""; 0]);
