@@ -130,7 +130,7 @@ impl FileSink {
     }
 }
 
-/// Knows how full the file is. Opens it for each batch, so that a file that somebody moves away is made anew.
+/// Knows how full the file is. Opens it for each batch, so that a file that somebody moves away is created again.
 #[derive(Debug, Clone)]
 struct Writer {
     path: PathBuf,

@@ -105,7 +105,7 @@ impl Container {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkOwner {
     /// What the engine was given for it: its ID or its name. Compose gives the ID, which stays that of the old one
-    /// when the lender is made anew.
+    /// when the owner is recreated.
     pub given: String,
     /// The container that this names now.
     pub found: Option<CurrentOwner>,

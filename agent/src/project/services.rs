@@ -43,7 +43,7 @@ pub struct EngineHealth {
 /// The doors to all workers, in the configuration's order; reconfigured as a whole when the configuration changes.
 pub type Workers = Arc<[Handle]>;
 
-/// All workers, whoever they are at the moment.
+/// All services as they are configured at the moment.
 pub struct Services {
     workers: watch::Receiver<Workers>,
     polls: Polls,
