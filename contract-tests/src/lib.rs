@@ -2,7 +2,7 @@
 //!
 //! Everything here is blocking on purpose: a test is one thread that reads from top to bottom. Waits are on a
 //! state, with a deadline, and say what they saw last. Whatever a test makes carries the label
-//! [`LABEL`] or a name that begins with [`PREFIX`]; it is removed on drop, and swept by `dist/test.sh`.
+//! `LABEL` or a name that begins with `PREFIX`; it is removed on drop, and swept by `dist/test.sh`.
 
 #![cfg(feature = "harness")]
 
