@@ -194,7 +194,7 @@ def endpoints():
 
 
 def check_endpoint(page, method, path, known):
-    shape = re.sub(r"^(/(?:trigger|redeploy|unblock|blocked|status)/)(?:<name>|\w+)$", r"\1{name}", path.split("?")[0])
+    shape = re.sub(r"^(/(?:trigger|redeploy|unblock|blocked|status|why)/)(?:<name>|\w+)$", r"\1{name}", path.split("?")[0])
     if f"{method} {shape}" not in known:
         fault(page, f"there is no endpoint {method} {path}")
 
