@@ -86,11 +86,11 @@ macro_rules! killed_at {
 }
 
 mod a_good_deploy_ends_proven_when_killed_at {
-    killed_at! { false: hold pull start probation release done }
+    killed_at! { false: pin_images pull start probation unpin done }
 }
 
 mod a_bad_deploy_ends_undone_when_killed_at {
-    killed_at! { true: hold pull start probation evidence undo proof release done }
+    killed_at! { true: pin_images pull start probation diagnose rollback verify_rollback unpin done }
 }
 
 #[test]
