@@ -1,16 +1,16 @@
 //! Event streams (SSE): a journal subscription becomes a reply with ids, replay, live entries, heartbeats and an end.
 //!
 //! ```no_run
-//! # use evenkeel_common::http::{Request, Response, Seats};
+//! # use evenkeel_common::http::{Request, Response, Limiter};
 //! # use evenkeel_common::{journal::Journal, sse, wire::AuditEntry};
 //! # use tokio_util::sync::CancellationToken;
-//! # fn events(journal: &Journal<AuditEntry>, seats: &Seats, stop: CancellationToken, request: &Request) -> Response {
-//! let seat = match seats.admit(request.arrival.peer.ip()) {
-//!     Ok(seat) => seat,
+//! # fn events(journal: &Journal<AuditEntry>, limiter: &Limiter, stop: CancellationToken, request: &Request) -> Response {
+//! let permit = match limiter.admit(request.arrival.peer.ip()) {
+//!     Ok(permit) => permit,
 //!     Err(refusal) => return refusal,
 //! };
 //! let entries = journal.subscribe(sse::REPLAY, sse::last_event_id(&request.headers));
-//! sse::reply(sse::frames(entries, None, sse::json), stop, seat)
+//! sse::reply(sse::frames(entries, None, sse::json), stop, permit)
 //! # }
 //! ```
 //!
