@@ -2,13 +2,15 @@
 
 pub mod meter;
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tokio::sync::watch;
 
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Project,
-    Reference, RegistryError, Repository, UpMode, Usage,
+    Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
 };
 
 /// The container engine, as far as an update needs it. Every call has a deadline of its own.
@@ -111,6 +113,26 @@ pub trait Registry: Send + Sync + 'static {
     /// Whether the repository has a manifest of this digest, tagged or not. An image that was only built here has a
     /// digest, too, with the containerd store (DECISIONS 9): the registry does not know it.
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
+}
+
+/// Asks registries for signatures.
+#[async_trait]
+pub trait Signatures: Send + Sync + 'static {
+    /// Whether one of the public keys in the files `keys` signed exactly this digest (cosign, with a key). The files are
+    /// read each time; a positive verdict is remembered for the digest and the content of the files.
+    async fn verify(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+        keys: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError>;
+}
+
+/// Asks registries which tags there are.
+#[async_trait]
+pub trait Tags: Send + Sync + 'static {
+    /// All tags of a repository, in the registry's order. A list of more than 100,000 is an error.
+    async fn tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError>;
 }
 
 /// How much it matters to get a fresh answer.

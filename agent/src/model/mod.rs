@@ -6,6 +6,7 @@
 //! | `container.rs` | containers, their states, health checks and events |
 //! | `project.rs` | compose projects and the ways to bring them up |
 //! | `compose.rs` | what compose files come to (`compose config`) |
+//! | `signature.rs` | what the signatures of an image come to |
 //! | `errors.rs` | what engine, registry and compose could not do |
 //! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
 
@@ -15,6 +16,7 @@ pub mod errors;
 pub mod image;
 pub mod output;
 pub mod project;
+pub mod signature;
 pub mod text;
 
 pub use compose::{Model, ModelService};
@@ -25,3 +27,4 @@ pub use container::{
 pub use errors::{ComposeError, EngineError, RegistryError};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use project::{Project, UpMode};
+pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};

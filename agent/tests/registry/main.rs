@@ -4,4 +4,5 @@ mod digest;
 mod failures;
 mod flood;
 mod logins;
+mod tags;
 mod world;

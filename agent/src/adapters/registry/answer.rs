@@ -31,25 +31,8 @@ pub(super) fn claimed_digest(headers: &HeaderMap) -> Option<Digest> {
 /// The manifest as the registry keeps it, byte by byte.
 pub(super) async fn manifest(whose: &str, response: Response) -> Result<Vec<u8>, Fault> {
     let fault = |why: &str| Fault::Image(format!("{whose}: {why}"));
-    let encoding = response
-        .headers()
-        .get(CONTENT_ENCODING)
-        .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase());
-    let body =
-        body(whose, response, MANIFEST_LIMIT).await?.ok_or_else(|| fault("the manifest is over 4 MiB"))?;
-    let body = match encoding.as_deref() {
-        None | Some("" | "identity") => body,
-        // Not asked for, but proxies do it. The digest is that of the content underneath.
-        Some("gzip" | "x-gzip") => gunzip(&body)
-            .map_err(|_| fault("the manifest is broken (gzip)"))?
-            .ok_or_else(|| fault("the manifest is over 4 MiB"))?,
-        Some(other) => {
-            return Err(fault(&format!(
-                "the manifest came with content encoding {}, though none was asked for",
-                plain(other)
-            )));
-        }
-    };
+    let body = content(whose, "manifest", response, MANIFEST_LIMIT).await?;
+    let body = body.ok_or_else(|| fault("the manifest is over 4 MiB"))?;
     // A login page with status 200 has a digest too; it must not look like a new image.
     match serde_json::from_slice::<Shape>(&body) {
         Ok(Shape { schema_version: 2 }) => Ok(body),
@@ -60,17 +43,42 @@ pub(super) async fn manifest(whose: &str, response: Response) -> Result<Vec<u8>,
     }
 }
 
+/// A `what` as the registry keeps it, byte by byte; `None` when it is longer than `limit`.
+pub(super) async fn content(
+    whose: &str,
+    what: &str,
+    response: Response,
+    limit: usize,
+) -> Result<Option<Vec<u8>>, Fault> {
+    let encoding = response
+        .headers()
+        .get(CONTENT_ENCODING)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase());
+    let Some(body) = body(whose, response, limit).await? else { return Ok(None) };
+    match encoding.as_deref() {
+        None | Some("" | "identity") => Ok(Some(body)),
+        // Not asked for, but proxies do it. The digest is that of the content underneath.
+        Some("gzip" | "x-gzip") => {
+            gunzip(&body, limit).map_err(|_| Fault::Image(format!("{whose}: the {what} is broken (gzip)")))
+        }
+        Some(other) => Err(Fault::Image(format!(
+            "{whose}: the {what} came with content encoding {}, though none was asked for",
+            plain(other)
+        ))),
+    }
+}
+
 #[derive(Deserialize)]
 struct Shape {
     #[serde(rename = "schemaVersion")]
     schema_version: u64,
 }
 
-fn gunzip(body: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+fn gunzip(body: &[u8], limit: usize) -> std::io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
-    let most = MANIFEST_LIMIT as u64 + 1;
+    let most = limit as u64 + 1;
     flate2::read::MultiGzDecoder::new(body).take(most).read_to_end(&mut content)?;
-    Ok((content.len() <= MANIFEST_LIMIT).then_some(content))
+    Ok((content.len() <= limit).then_some(content))
 }
 
 /// The body; `None` when it is longer than `limit`, in which case the rest is not read.

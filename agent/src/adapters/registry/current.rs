@@ -1,28 +1,30 @@
 //! The registry client in use: it is exchanged when `registry.url` changes while the program runs (DECISIONS 2).
 
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 
-use crate::model::RegistryError;
+use super::RegistryClient;
 use crate::model::image::{Digest, Reference, Repository};
-use crate::ports::{Registry, Urgency};
+use crate::model::{RegistryError, SignatureError, SignatureVerdict};
+use crate::ports::{Registry, Signatures, Tags, Urgency};
 
 /// Passes every question on to the client that is in use at that moment.
-pub struct CurrentRegistry(RwLock<Arc<dyn Registry>>);
+pub struct CurrentRegistry(RwLock<Arc<RegistryClient>>);
 
 impl CurrentRegistry {
     /// Begins with this client.
-    pub fn new(client: Arc<dyn Registry>) -> Self {
+    pub fn new(client: Arc<RegistryClient>) -> Self {
         Self(RwLock::new(client))
     }
 
     /// Uses another from now on; questions under way are answered by the one that they were put to.
-    pub fn replace(&self, client: Arc<dyn Registry>) {
+    pub fn replace(&self, client: Arc<RegistryClient>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
 
-    fn client(&self) -> Arc<dyn Registry> {
+    fn client(&self) -> Arc<RegistryClient> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -39,5 +41,24 @@ impl Registry for CurrentRegistry {
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         self.client().has(repository, digest).await
+    }
+}
+
+#[async_trait]
+impl Signatures for CurrentRegistry {
+    async fn verify(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+        keys: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        self.client().verify(repository, digest, keys).await
+    }
+}
+
+#[async_trait]
+impl Tags for CurrentRegistry {
+    async fn tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
+        self.client().tags(repository).await
     }
 }

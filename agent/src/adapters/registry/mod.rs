@@ -8,6 +8,9 @@
 //! | [`reach`] | which addresses a registry may lead us to |
 //! | [`challenge`], [`auth`], [`credentials`] | what a 401 asks for, how it is met, where logins come from |
 //! | [`answer`] | what stands in an answer |
+//! | [`content`] | manifests, blobs and lists in pages |
+//! | [`signature`] | whether an image is signed by one of some keys |
+//! | [`tags`] | the tags of a repository |
 //! | [`backoff`] | when a registry may be asked |
 //! | [`fault`] | failures in stable words |
 //! | [`current`] | the client in use, which a changed configuration exchanges |
@@ -20,10 +23,13 @@ mod backoff;
 mod challenge;
 mod client;
 mod connect;
+mod content;
 mod credentials;
 mod current;
 mod fault;
 mod reach;
+mod signature;
+mod tags;
 mod transport;
 
 use std::collections::{HashMap, HashSet};
@@ -88,6 +94,14 @@ pub struct RegistryClient {
     transport: Transport,
     credentials: Arc<Credentials>,
     hosts: Mutex<HashMap<String, Arc<Host>>>,
+    signed: signature::Remembered,
+}
+
+/// A request about a repository.
+struct Wanted {
+    method: Method,
+    url: Url,
+    accept: &'static str,
 }
 
 /// One registry.
@@ -110,7 +124,15 @@ impl RegistryClient {
             RegistryError("registry.url is not an address of the form http://host:port".to_owned())
         })?;
         let transport = Transport::new(insecure.then_some(&home));
-        Ok(Self { home, home_host, concurrency, transport, credentials, hosts: Mutex::default() })
+        Ok(Self {
+            home,
+            home_host,
+            concurrency,
+            transport,
+            credentials,
+            hosts: Mutex::default(),
+            signed: Mutex::default(),
+        })
     }
 
     /// Tells `meter` about every request from now on.
@@ -176,7 +198,12 @@ impl RegistryClient {
         if transport::dislikes_head(status) {
             return Ok(None);
         }
-        Err(answer::refusal(&whose(reference), status, response.headers(), &reference.repository.path))
+        Err(answer::refusal(
+            &whose(&reference.repository),
+            status,
+            response.headers(),
+            &reference.repository.path,
+        ))
     }
 
     /// Whether there is a manifest under this reference, which is pinned.
@@ -189,16 +216,19 @@ impl RegistryClient {
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
-            status => {
-                Err(answer::refusal(&whose(pinned), status, response.headers(), &pinned.repository.path))
-            }
+            status => Err(answer::refusal(
+                &whose(&pinned.repository),
+                status,
+                response.headers(),
+                &pinned.repository.path,
+            )),
         }
     }
 
     async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
         let response = self.fetch(host, reference, Method::GET).await?;
         let status = response.status();
-        let whose = whose(reference);
+        let whose = whose(&reference.repository);
         match status {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await,
             StatusCode::NOT_FOUND => {
@@ -215,16 +245,25 @@ impl RegistryClient {
         }
     }
 
-    /// One manifest request, with a login where the registry asks for one. A repository that asked before gets
-    /// it at once, so that the steady state is a single request.
+    /// One manifest request.
     async fn fetch(&self, host: &Host, reference: &Reference, method: Method) -> Result<Response, Fault> {
-        let repository = &reference.repository;
-        let whose = whose(reference);
-        let url = host.manifest_url(reference)?;
+        let wanted = Wanted { method, url: host.manifest_url(reference)?, accept: MANIFEST_TYPES };
+        self.exchange(host, &reference.repository, &wanted).await
+    }
+
+    /// One request about a repository, with a login where the registry asks for one. A repository that asked before
+    /// gets it at once, so that the steady state is a single request.
+    async fn exchange(
+        &self,
+        host: &Host,
+        repository: &Repository,
+        wanted: &Wanted,
+    ) -> Result<Response, Fault> {
+        let whose = whose(repository);
         let request = |access: Option<&Access>| Outgoing {
-            method: method.clone(),
-            url: url.clone(),
-            accept: MANIFEST_TYPES,
+            method: wanted.method.clone(),
+            url: wanted.url.clone(),
+            accept: wanted.accept,
             authorization: access.map(|access| access.authorization.clone()),
             form: None,
         };
@@ -238,7 +277,7 @@ impl RegistryClient {
             return Ok(response);
         }
         host.forget(repository);
-        if transport::is_foreign(&url, &response) {
+        if transport::is_foreign(&wanted.url, &response) {
             return Err(Fault::Image(format!(
                 "{whose}: it redirects {} to another server, which wants a login",
                 repository.path
@@ -255,7 +294,7 @@ impl RegistryClient {
         if fresh && access.is_some_and(|access| access.challenge == challenge) {
             return Err(auth::unauthorized(repository, with_login));
         }
-        let reach = self.transport.reach(&url, &response).await;
+        let reach = self.transport.reach(&wanted.url, &response).await;
         let access = self.open(host, repository, challenge, reach).await?;
         let response = self.transport.send(&whose, request(Some(&access))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
@@ -331,13 +370,18 @@ impl Registry for RegistryClient {
 
 impl Host {
     fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {
-        let base = self.base.as_str().trim_end_matches('/');
         let which = match (&reference.digest, &reference.tag) {
             (Some(digest), _) => digest.as_str(),
             (None, tag) => tag.as_deref().unwrap_or("latest"),
         };
-        Url::parse(&format!("{base}/v2/{}/manifests/{which}", reference.repository.path))
-            .map_err(|_| Fault::Image(format!("image {reference}: it makes no address")))
+        self.url(&reference.repository, &format!("manifests/{which}"))
+    }
+
+    /// The address of something in a repository.
+    fn url(&self, repository: &Repository, what: &str) -> Result<Url, Fault> {
+        let base = self.base.as_str().trim_end_matches('/');
+        Url::parse(&format!("{base}/v2/{}/{what}", repository.path))
+            .map_err(|_| Fault::Image(format!("repository {repository}: it makes no address")))
     }
 
     fn access(&self, repository: &Repository) -> Option<Access> {
@@ -355,8 +399,8 @@ impl Host {
 }
 
 /// How texts about a registry as a whole begin.
-fn whose(reference: &Reference) -> String {
-    format!("registry {}", reference.repository.host)
+fn whose(repository: &Repository) -> String {
+    format!("registry {}", repository.host)
 }
 
 fn key(reference: &Reference) -> String {

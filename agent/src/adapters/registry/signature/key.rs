@@ -1,0 +1,174 @@
+//! Public keys in PEM form: ECDSA on the curve P-256, and Ed25519, as cosign makes and imports them.
+
+use std::path::{Path, PathBuf};
+
+use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm};
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject as _;
+use tokio::io::AsyncReadExt as _;
+
+use crate::model::SignatureError;
+use crate::model::text::plainly;
+
+/// What stands before the point in a P-256 key's `SubjectPublicKeyInfo` (RFC 5480), the sign of an uncompressed point
+/// left out.
+const P256_PREFIX: [u8; 26] = [
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+/// What stands before the key in an Ed25519 key's `SubjectPublicKeyInfo` (RFC 8410).
+const ED25519_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+/// Most bytes of a key file. A key has some 200.
+const FILE_LIMIT: u64 = 64 * 1024;
+
+/// A key that can check signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PublicKey {
+    algorithm: Algorithm,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    EcdsaP256,
+    Ed25519,
+}
+
+/// The keys of all files, and all that the files hold: another content is another set of keys.
+pub(super) struct KeySet {
+    pub(super) keys: Vec<PublicKey>,
+    pub(super) content: Vec<u8>,
+}
+
+impl PublicKey {
+    /// All keys of a PEM text; other sections are passed over.
+    pub(super) fn all_in(pem: &[u8]) -> Result<Vec<Self>, &'static str> {
+        let mut keys = Vec::new();
+        for section in SubjectPublicKeyInfoDer::pem_slice_iter(pem) {
+            let spki = section.map_err(|_| "is not valid PEM")?;
+            keys.push(Self::from_spki(&spki).ok_or("has a key that is neither ECDSA P-256 nor Ed25519")?);
+        }
+        if keys.is_empty() { Err("has no public key in PEM form (BEGIN PUBLIC KEY)") } else { Ok(keys) }
+    }
+
+    fn from_spki(spki: &[u8]) -> Option<Self> {
+        let (algorithm, bytes) = if let Some(point) = spki.strip_prefix(&P256_PREFIX) {
+            (Algorithm::EcdsaP256, point)
+        } else {
+            (Algorithm::Ed25519, spki.strip_prefix(&ED25519_PREFIX)?)
+        };
+        let length = match algorithm {
+            Algorithm::EcdsaP256 => 65,
+            Algorithm::Ed25519 => 32,
+        };
+        (bytes.len() == length).then(|| Self { algorithm, bytes: bytes.to_vec() })
+    }
+
+    /// Whether this key made `signature` over `message`.
+    pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let algorithm: &'static dyn VerificationAlgorithm = match self.algorithm {
+            Algorithm::EcdsaP256 => &ECDSA_P256_SHA256_ASN1,
+            Algorithm::Ed25519 => &ED25519,
+        };
+        UnparsedPublicKey::new(algorithm, &self.bytes).verify(message, signature).is_ok()
+    }
+}
+
+impl KeySet {
+    /// Reads the keys of all files. One that can't be used makes the set unusable: it may be the one that counts.
+    pub(super) async fn read(files: &[PathBuf]) -> Result<Self, SignatureError> {
+        let mut set = Self { keys: Vec::new(), content: Vec::new() };
+        for file in files {
+            let fault = |why: &str| SignatureError::Key(format!("key file {} {why}", file.display()));
+            let content = read(file).await.map_err(|why| fault(&why))?;
+            set.keys.extend(PublicKey::all_in(&content).map_err(fault)?);
+            set.content.extend(content);
+        }
+        Ok(set)
+    }
+}
+
+/// The content of a small regular file, or what is wrong with it.
+async fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| format!("can't be read: {}", plainly(&error));
+    // Opening a pipe would wait for a writer for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
+    let meta = file.metadata().await.map_err(failed)?;
+    if !meta.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    if meta.len() > FILE_LIMIT {
+        return Err(format!("is larger than {FILE_LIMIT} bytes"));
+    }
+    let mut content = Vec::new();
+    file.take(FILE_LIMIT).read_to_end(&mut content).await.map_err(failed)?;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Signer, pem};
+    use super::*;
+
+    #[test]
+    fn a_key_takes_what_its_private_key_signed_and_nothing_else() {
+        for signer in [Signer::ecdsa(), Signer::ed25519()] {
+            let [key] = &PublicKey::all_in(signer.pem().as_bytes()).unwrap()[..] else { panic!("one key") };
+            let mut signature = signer.sign(b"message");
+            assert!(key.verifies(b"message", &signature), "{key:?}");
+            assert!(!key.verifies(b"messagf", &signature));
+            assert!(!key.verifies(b"message", &[]));
+            *signature.last_mut().unwrap() ^= 1;
+            assert!(!key.verifies(b"message", &signature));
+        }
+    }
+
+    #[test]
+    fn a_file_may_hold_several_keys_and_other_text() {
+        let (one, other) = (Signer::ecdsa(), Signer::ed25519());
+        let text = format!("# our keys\n{}\n{}", one.pem(), other.pem());
+        assert_eq!(PublicKey::all_in(text.as_bytes()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_usable_key_is_named() {
+        let mut longer = P256_PREFIX.to_vec();
+        longer.extend([4; 66]);
+        for (text, why) in [
+            (String::new(), "no public key"),
+            ("-----BEGIN PUBLIC KEY-----\n%%%\n-----END PUBLIC KEY-----\n".to_owned(), "not valid PEM"),
+            (pem("CERTIFICATE", b"x"), "no public key"),
+            (pem("ENCRYPTED SIGSTORE PRIVATE KEY", b"x"), "no public key"),
+            (pem("PUBLIC KEY", b"x"), "neither ECDSA P-256 nor Ed25519"),
+            (pem("PUBLIC KEY", &longer), "neither ECDSA P-256 nor Ed25519"),
+        ] {
+            let fault = PublicKey::all_in(text.as_bytes()).unwrap_err();
+            assert!(fault.contains(why), "{text}: {fault}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_file_that_can_t_be_read_is_named_and_nothing_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (good, large) = (at("good.pub"), at("large.pub"));
+        std::fs::write(&good, Signer::ecdsa().pem()).unwrap();
+        std::fs::write(&large, vec![b'#'; 70_000]).unwrap();
+        let fifo_mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, fifo_mode, 0).unwrap();
+        assert_eq!(KeySet::read(std::slice::from_ref(&good)).await.unwrap().keys.len(), 1);
+        for (name, why) in [
+            ("none", "can't be read"),
+            ("fifo", "not a regular file"),
+            ("large.pub", "larger than"),
+            ("", "not a regular file"),
+        ] {
+            let Err(SignatureError::Key(fault)) = KeySet::read(&[good.clone(), at(name)]).await else {
+                panic!("{name}: it is no key");
+            };
+            assert!(fault.starts_with("key file /") && fault.contains(why), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Whether an image is signed by one of some keys: signatures made with a key by cosign (DECISIONS 7).
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | where signatures are kept: the tag `sha256-<hex>.sig`, and the referrers of the digest |
+//! | [`payload`] | what is signed, and whether a signature over it counts |
+//! | [`key`] | public keys |
+//!
+//! Nothing that is read is trusted before one of the keys has signed it. A registry that leaves a signature out, or adds
+//! others, can only hold an image back.
+
+mod key;
+mod payload;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use self::key::KeySet;
+use self::payload::{Asked, Bundle, best};
+use super::content::{Listing, Page};
+use super::fault::Fault;
+use super::{Host, RegistryClient, lock, whose};
+use crate::model::image::{Digest, Reference, Repository};
+use crate::model::signature::{SignatureError, SignatureFlaw, SignatureVerdict};
+use crate::ports::{Signatures, Urgency};
+
+/// Layer that holds a simple signing payload; the signature stands in an annotation.
+const SIMPLE_LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+/// Referrer that holds layers of that kind.
+const SIMPLE_ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
+/// How the types of all versions of Sigstore bundles begin: `….v0.3+json`, `…+json;version=0.2`.
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+/// Most bytes of a payload or a bundle. Those that cosign writes have some kilobytes.
+const CONTENT_LIMIT: usize = 512 * 1024;
+/// Most manifests and blobs that are read for one image.
+const MOST_READS: u32 = 100;
+/// Most pages of referrers that are read.
+const MOST_PAGES: usize = 10;
+/// For everything that is read for one image.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Most images whose signature is remembered.
+const MOST_REMEMBERED: usize = 4096;
+
+/// Images that are known to be signed, with the keys. What was signed once is signed for good.
+pub(super) type Remembered = Mutex<HashSet<(Repository, Digest, Digest)>>;
+
+#[async_trait]
+impl Signatures for RegistryClient {
+    async fn verify(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+        keys: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        // Read each time, so that a changed file counts at once.
+        let KeySet { keys, content } = KeySet::read(keys).await?;
+        let image = (repository.clone(), digest.clone(), Digest::of(&content));
+        if lock(&self.signed).contains(&image) {
+            return Ok(SignatureVerdict::Valid);
+        }
+        let host = self.host(&repository.host)?;
+        let pass = host.gate.pass(Urgency::Routine).await.map_err(SignatureError::Registry)?;
+        let search = Search {
+            client: self,
+            host: &host,
+            repository,
+            asked: Asked { keys: &keys, digest },
+            reads_left: MOST_READS,
+            flaws: Vec::new(),
+        };
+        let too_slow = || Fault::Host(format!("{}: the signatures did not come in time", whose(repository)));
+        let outcome = timeout(PATIENCE, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
+        pass.settle(&outcome);
+        let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;
+        if verdict == SignatureVerdict::Valid {
+            let mut signed = lock(&self.signed);
+            if signed.len() >= MOST_REMEMBERED {
+                signed.clear();
+            }
+            signed.insert(image);
+        }
+        Ok(verdict)
+    }
+}
+
+/// The search for a valid signature of one image.
+struct Search<'a> {
+    client: &'a RegistryClient,
+    host: &'a Host,
+    repository: &'a Repository,
+    asked: Asked<'a>,
+    reads_left: u32,
+    /// What is wrong with those that were found.
+    flaws: Vec<SignatureFlaw>,
+}
+
+/// Ends the search where a valid signature was found.
+enum Found {
+    Valid,
+    Nothing,
+}
+
+impl Search<'_> {
+    async fn run(mut self) -> Result<SignatureVerdict, Fault> {
+        // Where one place can't be read, the other may still hold what counts.
+        let tagged = self.tagged().await;
+        if matches!(tagged, Ok(Found::Valid)) {
+            return Ok(SignatureVerdict::Valid);
+        }
+        let referring = self.referring().await;
+        if matches!(referring, Ok(Found::Valid)) {
+            return Ok(SignatureVerdict::Valid);
+        }
+        // What could not be read may be what counts: that is unknown, and not unsigned.
+        tagged?;
+        referring?;
+        let worst = best(self.flaws.into_iter().map(Err));
+        Ok(match worst {
+            Some(Err(flaw)) => SignatureVerdict::Invalid(flaw),
+            _ => SignatureVerdict::Missing,
+        })
+    }
+
+    /// Signatures under the tag that is made of the digest.
+    async fn tagged(&mut self) -> Result<Found, Fault> {
+        let tag = format!("{}.sig", self.digest_tag());
+        match self.manifest(self.tag(tag)).await? {
+            Some(manifest) => self.layers(&manifest).await,
+            None => Ok(Found::Nothing),
+        }
+    }
+
+    /// Signatures that name the image as their subject; where the registry has no list of those, its clients keep one
+    /// under a tag.
+    async fn referring(&mut self) -> Result<Found, Fault> {
+        let mut next = Some(self.host.url(self.repository, &format!("referrers/{}", self.asked.digest))?);
+        let mut referrers = Vec::new();
+        for _ in 0..MOST_PAGES {
+            let Some(url) = next else { break };
+            let page = self.client.page(self.host, self.repository, url, INDEX_TYPE).await?;
+            // Some registries answer unknown paths with a page for people.
+            let Listing::Page(Page { body, next: following }) = page else { return self.fallback().await };
+            let Ok(index) = serde_json::from_slice::<Index>(&body) else { return self.fallback().await };
+            referrers.extend(index.manifests);
+            next = following;
+        }
+        self.referrers(referrers).await
+    }
+
+    async fn fallback(&mut self) -> Result<Found, Fault> {
+        let Some(index) = self.manifest(self.tag(self.digest_tag())).await? else {
+            return Ok(Found::Nothing);
+        };
+        match serde_json::from_slice::<Index>(&index) {
+            Ok(index) => self.referrers(index.manifests).await,
+            Err(_) => Ok(Found::Nothing),
+        }
+    }
+
+    async fn referrers(&mut self, referrers: Vec<Descriptor>) -> Result<Found, Fault> {
+        for referrer in referrers.iter().filter(|referrer| referrer.may_hold_signatures()) {
+            let pinned = Reference {
+                repository: self.repository.clone(),
+                tag: None,
+                digest: Some(referrer.digest.clone()),
+            };
+            let Some(manifest) = self.manifest(pinned).await? else { continue };
+            if let Found::Valid = self.layers(&manifest).await? {
+                return Ok(Found::Valid);
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// The signatures in the layers of a manifest.
+    async fn layers(&mut self, manifest: &[u8]) -> Result<Found, Fault> {
+        let Ok(Manifest { layers }) = serde_json::from_slice(manifest) else {
+            self.flaws.push(SignatureFlaw::Malformed);
+            return Ok(Found::Nothing);
+        };
+        for layer in layers {
+            let judged = if layer.kind == SIMPLE_LAYER {
+                self.simple(&layer).await?
+            } else if layer.kind.starts_with(BUNDLE) {
+                self.bundle(&layer).await?
+            } else {
+                continue;
+            };
+            match judged {
+                Ok(()) => return Ok(Found::Valid),
+                Err(flaw) => self.flaws.push(flaw),
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    async fn simple(&mut self, layer: &Descriptor) -> Result<Result<(), SignatureFlaw>, Fault> {
+        let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
+            return Ok(Err(SignatureFlaw::Malformed));
+        };
+        let payload = self.blob(&layer.digest).await?;
+        Ok(payload.ok_or(SignatureFlaw::Malformed).and_then(|payload| self.asked.simple(&payload, signature)))
+    }
+
+    async fn bundle(&mut self, layer: &Descriptor) -> Result<Result<(), SignatureFlaw>, Fault> {
+        let Some(text) = self.blob(&layer.digest).await? else { return Ok(Err(SignatureFlaw::Malformed)) };
+        let bundle = match Bundle::parse(&text) {
+            Ok(bundle) => bundle,
+            Err(flaw) => return Ok(Err(flaw)),
+        };
+        if let Some(judged) = self.asked.bundle(&bundle) {
+            return Ok(judged);
+        }
+        let image = Reference {
+            repository: self.repository.clone(),
+            tag: None,
+            digest: Some(self.asked.digest.clone()),
+        };
+        let manifest = self.manifest(image).await?;
+        Ok(manifest
+            .ok_or(SignatureFlaw::Malformed)
+            .and_then(|manifest| self.asked.message(&bundle, &manifest)))
+    }
+
+    /// `sha256-<hex>`
+    fn digest_tag(&self) -> String {
+        // Tags are 128 characters at most (OCI distribution specification), whatever the algorithm.
+        self.asked.digest.as_str().replacen(':', "-", 1).chars().take(128).collect()
+    }
+
+    fn tag(&self, tag: String) -> Reference {
+        Reference { repository: self.repository.clone(), tag: Some(tag), digest: None }
+    }
+
+    async fn manifest(&mut self, reference: Reference) -> Result<Option<Vec<u8>>, Fault> {
+        self.count()?;
+        self.client.manifest(self.host, &reference).await
+    }
+
+    async fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Fault> {
+        self.count()?;
+        self.client.blob(self.host, self.repository, digest, CONTENT_LIMIT).await
+    }
+
+    /// Counts a read.
+    fn count(&mut self) -> Result<(), Fault> {
+        self.reads_left = self.reads_left.checked_sub(1).ok_or_else(|| {
+            let repository = &self.repository.path;
+            Fault::Image(format!(
+                "{}: there are too many signatures of one image in {repository}",
+                whose(self.repository)
+            ))
+        })?;
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Descriptor {
+    digest: Digest,
+    #[serde(rename = "mediaType", default)]
+    kind: String,
+    #[serde(rename = "artifactType")]
+    artifact_kind: Option<String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl Descriptor {
+    /// A referrer that does not say what it is may be a signature.
+    fn may_hold_signatures(&self) -> bool {
+        self.artifact_kind.as_ref().is_none_or(|kind| kind == SIMPLE_ARTIFACT || kind.starts_with(BUNDLE))
+    }
+}

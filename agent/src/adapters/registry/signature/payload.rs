@@ -1,0 +1,290 @@
+//! What cosign signs, and whether a signature over it counts for a digest.
+//!
+//! | form | what is signed | where the image is named |
+//! |---|---|---|
+//! | simple signing | the layer's content | `critical.image.docker-manifest-digest` |
+//! | Sigstore bundle, DSSE | type and payload of the envelope | `subject[].digest.sha256` of the in-toto statement |
+//! | Sigstore bundle, message signature | the image's manifest itself | by its content |
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use super::key::PublicKey;
+use crate::model::image::Digest;
+use crate::model::signature::SignatureFlaw;
+
+/// What a simple signing payload of a cosign signature says it is.
+const SIMPLE_TYPE: &str = "cosign container image signature";
+/// Type of the payload that a signature's envelope holds.
+const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
+/// What a statement of a signature says it is. Others attest something about an image (what it is made of, how it was
+/// built, what was found in it), which is no leave to run it.
+const SIGNATURE_PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
+
+/// What is needed to judge a signature.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    /// Any of these may have signed.
+    pub(super) keys: &'a [PublicKey],
+    /// What must have been signed.
+    pub(super) digest: &'a Digest,
+}
+
+impl Asked<'_> {
+    fn signed(&self, message: &[u8], signature: &str) -> Result<(), SignatureFlaw> {
+        let signature = STANDARD.decode(signature.trim()).map_err(|_| SignatureFlaw::Malformed)?;
+        let is_by_one = self.keys.iter().any(|key| key.verifies(message, &signature));
+        if is_by_one { Ok(()) } else { Err(SignatureFlaw::OtherKey) }
+    }
+
+    /// Judges a simple signing payload with the signature that stands beside it, in base64.
+    pub(super) fn simple(&self, payload: &[u8], signature: &str) -> Result<(), SignatureFlaw> {
+        self.signed(payload, signature)?;
+        let Simple { critical } = parse(payload)?;
+        if critical.kind != SIMPLE_TYPE {
+            return Err(SignatureFlaw::Malformed);
+        }
+        if critical.image.digest == self.digest.as_str() { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
+    }
+
+    /// Judges a Sigstore bundle that holds an envelope; `None` where it holds a signature over the manifest itself.
+    pub(super) fn bundle(&self, bundle: &Bundle) -> Option<Result<(), SignatureFlaw>> {
+        match (&bundle.envelope, &bundle.message) {
+            (Some(envelope), _) => Some(self.envelope(envelope)),
+            (None, Some(_)) => None,
+            (None, None) => Some(Err(SignatureFlaw::Malformed)),
+        }
+    }
+
+    fn envelope(&self, envelope: &Envelope) -> Result<(), SignatureFlaw> {
+        let payload = STANDARD.decode(&envelope.payload).map_err(|_| SignatureFlaw::Malformed)?;
+        let message = pre_authentication_encoding(&envelope.payload_type, &payload);
+        let signed = envelope.signatures.iter().map(|signature| self.signed(&message, &signature.sig));
+        best(signed).unwrap_or(Err(SignatureFlaw::Malformed))?;
+        let statement: Statement = parse(&payload)?;
+        let is_signature = envelope.payload_type == STATEMENT_TYPE
+            && statement.kind.starts_with("https://in-toto.io/Statement/v")
+            && statement.predicate_type == SIGNATURE_PREDICATE;
+        if !is_signature {
+            return Err(SignatureFlaw::Malformed);
+        }
+        let names_it = |subject: &Subject| {
+            let (algorithm, hex) = self.digest.as_str().split_once(':').unwrap_or_default();
+            subject.digest.get(algorithm).is_some_and(|named| named == hex)
+        };
+        if statement.subject.iter().any(names_it) { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
+    }
+
+    /// Judges a bundle's signature over the image's manifest, whose digest was compared already.
+    pub(super) fn message(&self, bundle: &Bundle, manifest: &[u8]) -> Result<(), SignatureFlaw> {
+        if !self.digest.is_of(manifest) {
+            return Err(SignatureFlaw::OtherDigest);
+        }
+        let message = bundle.message.as_ref().ok_or(SignatureFlaw::Malformed)?;
+        self.signed(manifest, &message.signature)
+    }
+}
+
+/// The one that is closest to a valid signature; `None` where there is none.
+pub(super) fn best(
+    all: impl IntoIterator<Item = Result<(), SignatureFlaw>>,
+) -> Option<Result<(), SignatureFlaw>> {
+    all.into_iter().reduce(|one, other| match (one, other) {
+        (Err(one), Err(other)) => Err(one.max(other)),
+        _ => Ok(()),
+    })
+}
+
+fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, SignatureFlaw> {
+    serde_json::from_slice(text).map_err(|_| SignatureFlaw::Malformed)
+}
+
+/// What is really signed of an envelope (DSSE specification, version 1).
+fn pre_authentication_encoding(kind: &str, payload: &[u8]) -> Vec<u8> {
+    let mut message = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
+    message.extend_from_slice(payload);
+    message
+}
+
+#[derive(Deserialize)]
+struct Simple {
+    critical: Critical,
+}
+
+#[derive(Deserialize)]
+struct Critical {
+    image: SignedImage,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct SignedImage {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+/// A Sigstore bundle, as far as a signature by a key goes: certificates, the transparency log and time stamps are left
+/// out, since the key alone decides.
+#[derive(Deserialize)]
+pub(super) struct Bundle {
+    #[serde(rename = "dsseEnvelope")]
+    envelope: Option<Envelope>,
+    #[serde(rename = "messageSignature")]
+    message: Option<MessageSignature>,
+}
+
+impl Bundle {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, SignatureFlaw> {
+        parse(text)
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    payload: String,
+    #[serde(rename = "payloadType")]
+    payload_type: String,
+    signatures: Vec<EnvelopeSignature>,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeSignature {
+    sig: String,
+}
+
+#[derive(Deserialize)]
+struct MessageSignature {
+    signature: String,
+}
+
+#[derive(Deserialize)]
+struct Statement {
+    #[serde(rename = "_type")]
+    kind: String,
+    #[serde(rename = "predicateType")]
+    predicate_type: String,
+    subject: Vec<Subject>,
+}
+
+#[derive(Deserialize)]
+struct Subject {
+    digest: std::collections::BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::{Signer, bundle, simple, statement};
+    use super::*;
+
+    const MANIFEST: &[u8] = br#"{"schemaVersion":2}"#;
+
+    struct Case {
+        signer: Signer,
+        keys: Vec<PublicKey>,
+        digest: Digest,
+    }
+
+    fn case(signer: Signer) -> Case {
+        let keys = vec![signer.public_key()];
+        Case { signer, keys, digest: Digest::of(MANIFEST) }
+    }
+
+    impl Case {
+        fn asked(&self) -> Asked<'_> {
+            Asked { keys: &self.keys, digest: &self.digest }
+        }
+
+        fn simple(&self, payload: &[u8]) -> Result<(), SignatureFlaw> {
+            self.asked().simple(payload, &self.signer.sign_base64(payload))
+        }
+
+        fn bundle(&self, text: &Value) -> Result<(), SignatureFlaw> {
+            let bundle = Bundle::parse(text.to_string().as_bytes())?;
+            self.asked().bundle(&bundle).unwrap_or_else(|| self.asked().message(&bundle, MANIFEST))
+        }
+    }
+
+    #[test]
+    fn a_signature_counts_for_the_digest_that_it_names_in_every_form() {
+        for case in [case(Signer::ecdsa()), case(Signer::ed25519())] {
+            assert_eq!(case.simple(&simple(&case.digest)), Ok(()));
+            assert_eq!(case.bundle(&bundle(&case.signer, &statement(&case.digest))), Ok(()));
+            let message = json!({"messageSignature": {"signature": case.signer.sign_base64(MANIFEST)}});
+            assert_eq!(case.bundle(&message), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_signature_of_another_image_is_told_from_one_by_another_key() {
+        let case = case(Signer::ecdsa());
+        let (other, stranger) = (Digest::of(b"other"), Signer::ecdsa());
+        assert_eq!(case.simple(&simple(&other)), Err(SignatureFlaw::OtherDigest));
+        assert_eq!(case.bundle(&bundle(&case.signer, &statement(&other))), Err(SignatureFlaw::OtherDigest));
+        let payload = simple(&case.digest);
+        assert_eq!(
+            case.asked().simple(&payload, &stranger.sign_base64(&payload)),
+            Err(SignatureFlaw::OtherKey)
+        );
+        assert_eq!(case.bundle(&bundle(&stranger, &statement(&case.digest))), Err(SignatureFlaw::OtherKey));
+        let message = json!({"messageSignature": {"signature": case.signer.sign_base64(b"other")}});
+        assert_eq!(case.bundle(&message), Err(SignatureFlaw::OtherKey));
+        let good = json!({"messageSignature": {"signature": case.signer.sign_base64(MANIFEST)}});
+        let good = Bundle::parse(good.to_string().as_bytes()).unwrap();
+        assert_eq!(case.asked().message(&good, b"other"), Err(SignatureFlaw::OtherDigest));
+    }
+
+    #[test]
+    fn any_of_several_keys_and_any_of_several_signatures_is_enough() {
+        let mut case = case(Signer::ecdsa());
+        case.keys = vec![Signer::ed25519().public_key(), case.signer.public_key()];
+        assert_eq!(case.simple(&simple(&case.digest)), Ok(()));
+        let mut text = bundle(&case.signer, &statement(&case.digest));
+        let signatures = text["dsseEnvelope"]["signatures"].as_array_mut().unwrap();
+        signatures.insert(0, json!({"sig": "AAAA", "keyid": ""}));
+        signatures.insert(0, json!({"sig": "%"}));
+        assert_eq!(case.bundle(&text), Ok(()));
+    }
+
+    #[test]
+    fn what_is_signed_and_is_no_signature_does_not_count() {
+        let case = case(Signer::ecdsa());
+        let mut payload: Value = serde_json::from_slice(&simple(&case.digest)).unwrap();
+        payload["critical"]["type"] = json!("atomic container signature");
+        for payload in [payload.to_string(), "{}".into(), "null".into(), String::new(), "[[[[".into()] {
+            assert_eq!(case.simple(payload.as_bytes()), Err(SignatureFlaw::Malformed), "{payload}");
+        }
+        // What was attested with the same key: that it was scanned, say, whatever was found.
+        let mut attestation = statement(&case.digest);
+        attestation["predicateType"] = json!("https://cosign.sigstore.dev/attestation/vuln/v1");
+        assert_eq!(case.bundle(&bundle(&case.signer, &attestation)), Err(SignatureFlaw::Malformed));
+        let mut unsigned = bundle(&case.signer, &statement(&case.digest));
+        unsigned["dsseEnvelope"]["signatures"] = json!([]);
+        for text in
+            [unsigned, json!({}), json!([]), json!({"dsseEnvelope": {}}), json!({"messageSignature": 1})]
+        {
+            assert_eq!(case.bundle(&text), Err(SignatureFlaw::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_type_of_an_envelope_is_part_of_what_is_signed() {
+        let case = case(Signer::ecdsa());
+        let mut text = bundle(&case.signer, &statement(&case.digest));
+        text["dsseEnvelope"]["payloadType"] = json!("text/plain");
+        assert_eq!(case.bundle(&text), Err(SignatureFlaw::OtherKey));
+        assert_eq!(pre_authentication_encoding("http://x/y", b"hello"), b"DSSEv1 10 http://x/y 5 hello");
+    }
+
+    #[test]
+    fn a_digest_of_the_longer_kind_is_compared_by_its_own_algorithm() {
+        let mut case = case(Signer::ecdsa());
+        case.digest = Digest::parse(&format!("sha512:{}", "a".repeat(128))).unwrap();
+        assert_eq!(case.bundle(&bundle(&case.signer, &statement(&case.digest))), Ok(()));
+        let shorter = statement(&Digest::of(MANIFEST));
+        assert_eq!(case.bundle(&bundle(&case.signer, &shorter)), Err(SignatureFlaw::OtherDigest));
+    }
+}

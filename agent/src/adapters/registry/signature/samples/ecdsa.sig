@@ -1,0 +1,1 @@
+MEUCIQDj4uhPOaI8+w87eo0G+yIArnOqeeBi8xB2QcZdhF8nHAIgZ/ak3kys+VOZDd4fdEYeJpLfYvS96tX6+doiMkAWy34=

@@ -1,0 +1,74 @@
+//! The tags of a repository, in pages.
+
+use evenkeel_agent::ports::Tags;
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, Request, Respond, ResponseTemplate};
+
+use crate::world::{World, errors, status};
+
+/// A repository with `count` tags that gives at most `page` at once, as a distribution registry does.
+struct Paged {
+    count: usize,
+    page: usize,
+}
+
+impl Respond for Paged {
+    fn respond(&self, request: &Request) -> ResponseTemplate {
+        let last = request.url.query_pairs().find(|(key, _)| key == "last");
+        let begin =
+            last.map_or(0, |(_, last)| last.trim_start_matches("1.").parse::<usize>().expect("a number") + 1);
+        let end = (begin + self.page).min(self.count);
+        let tags: Vec<String> = (begin..end).map(|n| format!("1.{n}")).collect();
+        let answer =
+            ResponseTemplate::new(200).set_body_json(serde_json::json!({"name": "web", "tags": tags}));
+        if end == self.count {
+            return answer;
+        }
+        // Behind a proxy it does not know its own address.
+        let next = format!("<http://inside:5000/v2/web/tags/list?last=1.{}&n=1000>; rel=\"next\"", end - 1);
+        answer.insert_header("Link", next)
+    }
+}
+
+async fn with(answer: impl Respond + 'static) -> World {
+    let world = World::new().await;
+    Mock::given(method("GET")).and(path("/v2/web/tags/list")).respond_with(answer).mount(&world.server).await;
+    world
+}
+
+async fn fault(answer: ResponseTemplate) -> String {
+    let world = with(answer).await;
+    let error = world.client.tags(&world.web().repository).await.expect_err("there is a fault").to_string();
+    error.replace(&world.server.address().to_string(), "HOST")
+}
+
+#[tokio::test]
+async fn two_thousand_tags_are_read_page_by_page() {
+    let world = with(Paged { count: 2000, page: 300 }).await;
+    let tags = world.client.tags(&world.web().repository).await.expect("a list");
+    assert_eq!(tags.len(), 2000);
+    assert_eq!((tags[0].as_str(), tags[1999].as_str()), ("1.0", "1.1999"));
+    assert_eq!(world.requests().await.len(), 7);
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_given_up() {
+    let world = with(Paged { count: usize::MAX, page: 50_000 }).await;
+    let error = world.client.tags(&world.web().repository).await.expect_err("too many").to_string();
+    assert!(error.ends_with("more than 100,000 tags are listed for web"), "{error}");
+}
+
+#[tokio::test]
+async fn a_repository_without_tags_has_none() {
+    let world = with(ResponseTemplate::new(200).set_body_string(r#"{"name":"web","tags":null}"#)).await;
+    assert_eq!(world.client.tags(&world.web().repository).await.expect("a list"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_no_list_is_a_fault_with_stable_words() {
+    let not_known = errors(404, "NAME_UNKNOWN", "repository name not known to registry");
+    assert_eq!(fault(not_known).await, "registry HOST: it has no list of tags for web");
+    assert_eq!(fault(status(403)).await, "registry HOST: 403 forbidden for web");
+    let page = ResponseTemplate::new(200).set_body_string("<html>");
+    assert_eq!(fault(page).await, "registry HOST: not a list of tags came for web");
+}
