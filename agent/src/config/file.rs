@@ -22,7 +22,7 @@ pub(super) type Items<T> = Vec<Option<T>>;
 #[serde(default)]
 #[schemars(title = "Evenkeel agent configuration")]
 pub(super) struct AgentFile {
-    /// Container runtime executable; both use the same compose subcommands.
+    /// Which engine to talk to, and which executable runs `compose`.
     pub(super) runtime: Runtime,
     /// The local image registry.
     pub(super) registry: RegistryFile,
@@ -32,15 +32,15 @@ pub(super) struct AgentFile {
     pub(super) audit: AuditFile,
     /// Durable state.
     pub(super) state: StateFile,
-    /// CPU and memory.
+    /// Measurements of CPU and memory.
     pub(super) monitor: MonitorFile,
-    /// Checks of the container daemon.
+    /// Checks of the container engine.
     pub(super) docker_health: DockerHealthFile,
     /// Notification channels; each is off unless it is given.
     pub(super) notifications: NotificationsFile,
     /// Forwarding of audit entries to a warden.
     pub(super) push: PushFile,
-    /// What is watched.
+    /// The services that the agent keeps.
     #[schemars(with = "Vec<ServiceFile>")]
     pub(super) services: Items<ServiceFile>,
 }
@@ -66,14 +66,14 @@ impl Default for AgentFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct RegistryFile {
-    /// Base URL. Images that name no registry belong to its host.
+    /// Base URL, `http(s)://host[:port]`, without a login. Images that name no registry belong to its host.
     pub(super) url: String,
     /// Seconds between two poll cycles.
     #[schemars(range(min = 10, max = 86400))]
     pub(super) poll_interval: u64,
-    /// Do not verify the registry's TLS certificate (for self-signed ones only).
+    /// Do not verify the certificate of this one registry (for self-signed ones only).
     pub(super) insecure: bool,
-    /// How many requests to registries may be under way at once.
+    /// Requests under way at once, for each registry.
     #[schemars(range(min = 1, max = 256))]
     pub(super) concurrency: u64,
 }
@@ -88,11 +88,14 @@ impl Default for RegistryFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct ApiFile {
-    /// Listen addresses, each host:port. The host is an IP address (v6 in brackets), localhost, or empty for all
-    /// interfaces. The API has no login: keep it on loopback, or behind a proxy that asks for one.
+    /// Listen addresses, each `host:port`. The host is an IP address (v6 in brackets), `localhost`, or empty for all
+    /// interfaces; the port is 1 to 65535. The API has no login: keep it on loopback, or behind a proxy that asks for
+    /// one. An address that other machines reach gives a warning. One that another entry covers already gives a
+    /// warning and is left out.
     #[schemars(with = "Vec<String>", length(min = 1))]
     pub(super) address: Items<String>,
-    /// Further host names under which the API may be called, for example the name of a reverse proxy.
+    /// Further names that a request's `Host` may carry, for example that of a reverse proxy. No scheme, port or
+    /// wildcard.
     #[schemars(with = "Vec<String>")]
     pub(super) allowed_hosts: Items<String>,
 }
@@ -107,7 +110,8 @@ impl Default for ApiFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct AuditFile {
-    /// Absolute path of the audit file (JSON Lines), created if missing; empty disables it.
+    /// Absolute path of the audit file (JSON Lines), created if missing. Empty for none: `GET /audit` is then `[]`,
+    /// and everything else goes on.
     pub(super) path: String,
 }
 
@@ -115,7 +119,8 @@ pub(super) struct AuditFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct StateFile {
-    /// Absolute path of the folder for durable state; empty for $`STATE_DIRECTORY`, else /var/lib/evenkeel.
+    /// Absolute path of the folder for durable state; empty for `$STATE_DIRECTORY` (which systemd sets), else
+    /// `/var/lib/evenkeel`. Where it can't be written, the agent runs from memory and says so in `config_warnings`.
     pub(super) path: String,
 }
 
@@ -132,7 +137,7 @@ pub(super) struct MonitorFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct DockerHealthFile {
-    /// Seconds between two checks.
+    /// Seconds between two checks of the engine.
     #[schemars(range(min = 5, max = 3600))]
     pub(super) check_interval: u64,
     /// Seconds that one check may take; less than `check_interval`.
@@ -164,12 +169,12 @@ pub(super) struct NotificationsFile {
 #[serde(default)]
 #[schemars(extend("required" = ["webhook_url"]))]
 pub(super) struct DiscordFile {
-    /// The channel's webhook URL; $NAME and ${NAME} are taken from the environment.
+    /// The channel's webhook URL; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) webhook_url: Secret,
-    /// Entries below this level are not sent.
+    /// Entries below this level are not sent; all are without it.
     pub(super) min_level: Option<Level>,
-    /// Only these kinds of entries are sent.
+    /// Kinds of entries that are sent; all without it.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -185,21 +190,21 @@ pub(super) struct SmtpFile {
     /// Its port.
     #[schemars(range(min = 1, max = 65535))]
     pub(super) port: u16,
-    /// Sender.
+    /// Sender's address.
     #[schemars(length(min = 1))]
     pub(super) from: String,
-    /// Receiver.
+    /// Receivers' addresses, separated by commas.
     #[schemars(length(min = 1))]
     pub(super) to: String,
-    /// Login name; $NAME and ${NAME} are taken from the environment. Without it there is no login.
+    /// Login name; `$NAME` and `${NAME}` are taken from the environment. Without it there is no login.
     pub(super) username: String,
-    /// Password; $NAME and ${NAME} are taken from the environment.
+    /// Password; `$NAME` and `${NAME}` are taken from the environment.
     pub(super) password: Secret,
     /// Encryption of the connection.
     pub(super) tls: SmtpTls,
-    /// Entries below this level are not sent.
+    /// Entries below this level are not sent; all are without it.
     pub(super) min_level: Option<Level>,
-    /// Only these kinds of entries are sent.
+    /// Kinds of entries that are sent; all without it.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -212,20 +217,20 @@ pub(super) struct WebhookFile {
     /// Unique name.
     #[schemars(length(min = 1))]
     pub(super) name: String,
-    /// Address; $NAME and ${NAME} are taken from the environment.
+    /// Address; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) url: Secret,
     /// HTTP method, for example POST.
     #[schemars(length(min = 1))]
     pub(super) method: String,
-    /// Headers; $NAME and ${NAME} in values are taken from the environment.
+    /// Headers; `$NAME` and `${NAME}` in values are taken from the environment.
     pub(super) headers: BTreeMap<String, Secret>,
-    /// Template of the body, with the fields service, event, message, reason, `old_digest`, `new_digest`, container,
-    /// timestamp, level, machine.
+    /// Template of the body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
+    /// `container`, `timestamp`, `level`, `machine`. Without it the whole entry is sent as JSON.
     pub(super) body: Option<String>,
-    /// Entries below this level are not sent.
+    /// Entries below this level are not sent; all are without it.
     pub(super) min_level: Option<Level>,
-    /// Only these kinds of entries are sent.
+    /// Kinds of entries that are sent; all without it.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -236,7 +241,7 @@ pub(super) struct WebhookFile {
 pub(super) struct PushFile {
     /// Base URL of the warden; empty disables the push.
     pub(super) warden_url: String,
-    /// The token that the warden knows this agent by; $NAME and ${NAME} are taken from the environment.
+    /// The token that the warden knows this agent by, not empty where there is a warden; `$NAME` and `${NAME}` are taken from the environment.
     pub(super) token: Secret,
     /// Name of this machine in the warden's dashboard.
     pub(super) machine_id: String,
@@ -249,41 +254,49 @@ pub(super) struct PushFile {
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct ServiceFile {
-    /// Unique name, used in API paths, metric labels, notifications.
+    /// Unique name, used in API paths, metric labels, notifications. Of two services with one name the first stays.
     #[schemars(regex(pattern = "^[a-zA-Z0-9_.-]{1,64}$"))]
     pub(super) name: String,
-    /// Image references; needed for `auto_update`.
+    /// Image references; needed for `auto_update`. `web:latest` belongs to `registry.url`, `ghcr.io/a/b:1` is asked
+    /// for at that host. A reference with a digest is never updated.
     #[schemars(with = "Vec<String>")]
     pub(super) images: Items<String>,
-    /// Neither validated nor monitored: only the healer refers to it.
+    /// No validation, no polling, no measurements, no `containers` in the status; the healer still acts when
+    /// `auto_heal` is on.
     pub(super) silent: bool,
     /// Absolute paths, applied in order; needed for `auto_update`.
     #[schemars(with = "Vec<String>")]
     pub(super) compose_files: Items<String>,
-    /// Compose project name (letters, digits, _ and -, at most 64); needed for `auto_update`.
+    /// Name of the compose project, `^[a-zA-Z0-9_-]{1,64}$`; needed for `auto_update`. Compose itself refuses capitals
+    /// and a leading `-` or `_`: such a name gives a warning.
     pub(super) compose_project: String,
-    /// Container whose events are matched where there is no compose project.
+    /// Container that the service consists of where there is no compose project.
     pub(super) container_name: String,
-    /// Absolute path of a file with variables for compose.
+    /// Absolute path of a file with variables for compose. They go into compose's environment, never into the
+    /// agent's.
     pub(super) env_file: String,
     /// Poll the registry and deploy new images.
     pub(super) auto_update: bool,
-    /// Start the project when nothing of it runs and there is no update.
+    /// Start the project when nothing of it runs and there is no update; `down` and `up` for containers that are
+    /// stuck in created or restarting.
     pub(super) auto_start: bool,
-    /// Restart what is unhealthy or fell over.
+    /// Restart what is unhealthy or fell over. Where several services share a compose project, each container is
+    /// healed by one of them: the first by name with `auto_heal` that lists its image, or else the first with
+    /// `auto_heal`.
     pub(super) auto_heal: bool,
     /// Redeploy when the content of the compose files changes.
     pub(super) compose_watch: bool,
-    /// Percent of CPU that raises an alert; 0 for none.
+    /// Percent of CPU; an alert is raised when the service as a whole, or one of its containers, is above it. 0 for
+    /// none.
     #[schemars(range(min = 0))]
     pub(super) cpu_threshold: f64,
-    /// Percent of memory that raises an alert; 0 for none.
+    /// The same for memory, each container by its own limit; 0 for none.
     #[schemars(range(min = 0))]
     pub(super) memory_threshold: f64,
-    /// Seconds that a new image is on probation.
+    /// Seconds that a new image is on probation; longer where its own health check needs longer.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) health_grace: u64,
-    /// Seconds at least between two automatic restarts.
+    /// Seconds at least between two automatic restarts, and between two resource alerts.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) heal_cooldown: u64,
     /// Restarts in a row that did not help before the healer gives up.

@@ -28,13 +28,13 @@ pub(super) struct WardenFile {
 #[serde(default)]
 #[schemars(extend("required" = ["token"]))]
 pub(super) struct ApiFile {
-    /// Listen port on all interfaces, 1 to 65535; 8080 unless it or address is given.
+    /// Listen port on all interfaces, 1 to 65535; 8080 unless it or `address` is given.
     pub(super) port: Option<String>,
-    /// Listen addresses, each host:port, instead of port. The host is an IP address (v6 in brackets), localhost, or
-    /// empty for all interfaces.
+    /// Listen addresses, each `host:port`, instead of `port`. The host is an IP address (v6 in brackets), `localhost`,
+    /// or empty for all interfaces.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(super) address: Option<Items<String>>,
-    /// Token that people need, in the browser and elsewhere; $NAME and ${NAME} are taken from the environment.
+    /// Token that people need, in the browser and elsewhere; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) token: Secret,
     /// Absolute path of the file that keeps the last entries over a restart; empty keeps them in memory only.
@@ -49,10 +49,10 @@ pub(super) struct AgentFile {
     /// Name in the dashboard; unique.
     #[schemars(length(min = 1))]
     pub(super) id: String,
-    /// Base URL of the agent's API, for the heartbeat; $NAME and ${NAME} are taken from the environment.
+    /// Base URL of the agent's API, for the heartbeat; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) url: Secret,
-    /// Token that the agent pushes with (its push.token); unique; $NAME and ${NAME} are taken from the environment.
+    /// Token that the agent pushes with (its `push.token`); unique; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) token: Secret,
 }

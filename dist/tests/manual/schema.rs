@@ -1,0 +1,53 @@
+//! What both kinds of pages say of a JSON Schema.
+
+use serde_json::Value;
+
+/// A type in words, with a link where it has a section of its own.
+pub(crate) fn kind(schema: &Value) -> String {
+    if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+        return format!("[`{name}`](#{})", name.to_lowercase());
+    }
+    if let Some(constant) = schema["const"].as_str() {
+        return format!("`\"{constant}\"`");
+    }
+    if !constants(schema).is_empty() {
+        return "string".to_owned();
+    }
+    if let Some(choices) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
+        return either(choices.iter().map(kind));
+    }
+    let one = |name: &str| match name {
+        "array" => format!("array of {}", kind(&schema["items"])),
+        "object" if schema["additionalProperties"].is_object() => {
+            format!("object of {}", kind(&schema["additionalProperties"]))
+        }
+        name => name.to_owned(),
+    };
+    match &schema["type"] {
+        Value::String(name) => one(name),
+        Value::Array(names) => either(names.iter().filter_map(Value::as_str).map(one)),
+        _ => "any".to_owned(),
+    }
+}
+
+/// That a value may be `null` is said by its default, or by its absence.
+fn either(kinds: impl Iterator<Item = String>) -> String {
+    kinds.filter(|kind| kind != "null").collect::<Vec<_>>().join(" or ")
+}
+
+/// The strings that are allowed, each with its description; empty where it is not a choice of such.
+pub(crate) fn constants(schema: &Value) -> Vec<(&str, String)> {
+    let choices = schema["anyOf"][0]["oneOf"].as_array().or_else(|| schema["oneOf"].as_array());
+    let choices = choices.into_iter().flatten().map(|choice| Some((choice["const"].as_str()?, text(choice))));
+    choices.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// A description as one line of a table, without the places in the specification that it comes from.
+pub(crate) fn text(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    match text.split_once(" (spec ") {
+        Some((before, rest)) => format!("{before}{}", rest.split_once(')').unwrap().1),
+        None => text,
+    }
+}
