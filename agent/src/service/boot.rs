@@ -72,7 +72,7 @@ impl Service {
             self.durable.deployment = None;
             return;
         }
-        let (image_changes, step) = (deployment.image_changes.clone(), deployment.phase.name());
+        let (image_changes, step) = (deployment.plan().image_changes.clone(), deployment.phase.name());
         self.emit(Event::Resumed { image_changes, step, reason }, now);
         // Machine and engine may have been restarted too: bring the project up again, and begin the probation again.
         self.interrupted(now);

@@ -9,7 +9,8 @@ use crate::model::{ComposeError, Container, State, UpMode};
 use super::Service;
 use super::event::{Event, FaultCause};
 use super::outcome::DeployOutcome;
-use super::rollout::plan::{self, Cause, Deployment};
+use super::rollout::deployment::Deployment;
+use super::rollout::plan::{Cause, Plan};
 use super::rollout::step::Phase;
 use super::wording;
 
@@ -17,22 +18,17 @@ impl Service {
     /// Compose is to recreate one container, and to touch no other.
     pub(super) fn begin_recreate(&mut self, name: &str, compose_service: String, now: Timestamp) {
         self.begin_remedy(name, true, now);
-        self.durable.deployment = Some(Deployment {
+        let plan = Plan {
             cause: Cause::RecreateContainer { container: name.to_owned() },
             project: self.config.project(),
             grace: self.config.health_grace,
-            begun: now,
             image_changes: Vec::new(),
             kept_tags: Vec::new(),
-            sibling_tags: self.containers.as_deref().map(plan::sibling_tags).unwrap_or_default(),
-            displaced: None,
             before: Vec::new(),
-            up_mode: UpMode::ForceService(compose_service),
-            phase: Phase::Start,
-            since: now,
-            attempt: 0,
-            also_recreated: Vec::new(),
-        });
+        };
+        let containers = self.containers.as_deref().unwrap_or_default();
+        let up_mode = UpMode::ForceService(compose_service);
+        self.durable.deployment = Some(Deployment::new(plan, up_mode, containers, now));
     }
 
     /// Compose ended.
@@ -43,7 +39,8 @@ impl Service {
         now: Timestamp,
     ) {
         if self.is_still_stuck(result.is_err(), containers) {
-            return self.force_harder(now);
+            self.durable.deployment.iter_mut().for_each(|deployment| deployment.take_down_first(now));
+            return;
         }
         match result {
             Ok(_) => {
@@ -63,8 +60,8 @@ impl Service {
     /// Compose brought the project up.
     fn brought_up(&mut self, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        let remains = self.remaining_fault(deployment.cause.is_about_images());
-        let cause = deployment.cause.clone();
+        let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
+        let cause = deployment.plan().cause.clone();
         if cause == Cause::ComposeChanged {
             self.durable.files_pending = false;
         }
@@ -75,20 +72,12 @@ impl Service {
     /// Whether `compose up` has left something stuck, so that the project must be taken down for it. Not where
     /// that would recreate it without an override file.
     fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
-        let gently = |d: &Deployment| d.cause == Cause::ForceUp { down: false };
+        let gently = |d: &Deployment| d.plan().cause == Cause::ForceUp { down: false };
         let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
         // What the engine cut off is tried again as it was.
         !self.gap
             && self.durable.deployment.as_ref().is_some_and(gently)
             && self.left_out().is_none()
             && (has_failed || containers.iter().any(is_stuck))
-    }
-
-    /// Goes on to the second half: down, then up.
-    fn force_harder(&mut self, now: Timestamp) {
-        if let Some(deployment) = &mut self.durable.deployment {
-            deployment.cause = Cause::ForceUp { down: true };
-            deployment.enter(Phase::Start, now);
-        }
     }
 }

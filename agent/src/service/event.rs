@@ -108,6 +108,8 @@ pub(super) enum Unblock {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Updated {
     pub(super) change: ImageChange,
+    /// Whether the new digest is of the image that ran before.
+    pub(super) is_same: bool,
     /// Whether any container of the project runs on it.
     pub(super) used: bool,
     /// Time since the new digest was found.
@@ -199,7 +201,7 @@ impl Service {
     /// A deployment is decided. What is left to tidy up then does not count.
     pub(super) fn end(&mut self, outcome: DeployOutcome, updated: bool, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        let (cause, begun) = (deployment.cause.clone(), deployment.begun);
+        let (cause, begun) = (deployment.plan().cause.clone(), deployment.begun);
         self.emit(Event::DeployEnded { outcome, cause, begun, updated }, now);
     }
 }

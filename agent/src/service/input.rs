@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::action::DisplacedTag;
+use super::wording;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{ComposeError, Container, EngineError, EventKind};
 
@@ -236,6 +237,17 @@ pub enum StepResult {
     Failed(String),
     /// The engine gave no answer during the step; it must be taken again.
     EngineAway(String),
+}
+
+impl StepResult {
+    /// What is said of a step that did not end as it should.
+    pub(super) fn failure(self) -> String {
+        match self {
+            Self::Failed(text) | Self::EngineAway(text) => text,
+            Self::Started { up: Err(error), .. } => error.to_string(),
+            other => wording::foreign_result(&other),
+        }
+    }
 }
 
 /// What a person asks of a service.

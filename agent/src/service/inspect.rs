@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use crate::model::{Container, EngineError, State};
 
 use super::assess::Stops;
-use super::rollout::probation::Context;
 use super::rollout::step::Phase;
 use super::{ENGINE_RETRY, Service, heal};
 
@@ -18,22 +17,14 @@ impl Service {
         };
         self.compare_with_shutdown(&containers, now);
         if let Some(deployment) = &mut self.durable.deployment {
-            let is_rollback = matches!(deployment.phase, Phase::VerifyRollback { .. });
-            let context = Context {
-                grace: self.config.health_grace,
-                before: &deployment.before,
-                stops: &self.durable.stops,
-                image_changes: &deployment.image_changes,
-                rolling_back: is_rollback,
-            };
-            let outcome =
-                deployment.phase.probation_mut().map(|probation| probation.look(&containers, context, now));
+            let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
             // Events tell of what was seen here.
             self.containers = Some(containers.clone());
-            match outcome {
-                None => {}
-                Some(outcome) if is_rollback => self.rollback_seen(outcome, now),
-                Some(outcome) => self.probation_seen(outcome, now),
+            if let Some(outcome) = outcome {
+                match deployment.phase.clone() {
+                    Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
+                    _ => self.probation_seen(outcome, now),
+                }
             }
         }
         // While another service works on the project, how the containers are is its business.

@@ -212,13 +212,15 @@ impl Service {
 
     /// What it works on just now: the project of the deployment under way, which may be configured no more.
     fn project_at_work(&self) -> Option<Project> {
-        let deployed = self.durable.deployment.as_ref().and_then(|deployment| deployment.project.clone());
+        let deployed =
+            self.durable.deployment.as_ref().and_then(|deployment| deployment.plan().project.clone());
         deployed.or_else(|| self.config.project())
     }
 
     /// Name of the compose project that nobody else may work on meanwhile.
     pub fn project_name(&self) -> Option<&str> {
-        let deployed = self.durable.deployment.as_ref().and_then(|deployment| deployment.project.as_ref());
+        let deployed =
+            self.durable.deployment.as_ref().and_then(|deployment| deployment.plan().project.as_ref());
         deployed.map(|project| &*project.name).or(self.config.compose_project.as_deref())
     }
 

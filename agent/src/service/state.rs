@@ -10,7 +10,7 @@ use super::action::OldImage;
 use super::boot;
 use super::input::StopTimes;
 use super::restart_state::RestartState;
-use super::rollout::plan::Deployment;
+use super::rollout::deployment::{self, Deployment};
 
 /// What must last: written before every step and after every change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,7 @@ pub struct Durable {
     #[serde(alias = "given_up")]
     pub rollback_failed: bool,
     /// The deployment under way.
+    #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Deployment>,
     /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
     pub proven: BTreeMap<String, OldImage>,

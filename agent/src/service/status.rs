@@ -16,8 +16,7 @@ use crate::ports::PullProgress;
 use super::assess::{Condition, Inactive};
 use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
-use super::rollout::plan::Deployment;
-use super::rollout::probation::Context;
+use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
 use super::runtime::Runtime;
 use super::{Service, compare, wording};
@@ -242,31 +241,17 @@ impl Service {
             Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
             Phase::Start => DeployPhase::Starting,
             Phase::Probation { .. } | Phase::Unpin => DeployPhase::Probation,
-            Phase::RestoreTags
-            | Phase::Diagnose { .. }
-            | Phase::Rollback { .. }
-            | Phase::VerifyRollback { .. } => DeployPhase::RollingBack,
-        };
-        let rolling_back = matches!(deployment.phase, Phase::VerifyRollback { .. });
-        let deadline = match &deployment.phase {
-            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => {
-                let context = Context {
-                    image_changes: &deployment.image_changes,
-                    grace: self.config().health_grace,
-                    before: &deployment.before,
-                    stops: &self.durable().stops,
-                    rolling_back,
-                };
-                Some(probation.deadline(self.containers.as_deref().unwrap_or_default(), context))
+            Phase::RestoreTags | Phase::Diagnose(_) | Phase::Rollback(_) | Phase::VerifyRollback { .. } => {
+                DeployPhase::RollingBack
             }
-            _ => None,
         };
+        let containers = self.containers.as_deref().unwrap_or_default();
         let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
         DeployProgress {
             phase,
-            image: wording::names(&deployment.image_changes),
+            image: wording::names(&deployment.plan().image_changes),
             since: deployment.since,
-            deadline,
+            deadline: deployment.deadline(containers, self.config().health_grace, &self.durable().stops),
             pulled_bytes: pulled.bytes,
             total_bytes: pulled.total,
         }

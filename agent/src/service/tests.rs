@@ -346,7 +346,7 @@ fn changed_compose_files_are_deployed_once_and_again_when_that_failed() {
     assert_eq!(story.act(), None, "the first run only remembers");
     story.at(10).check(seen("two"));
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))));
-    assert_eq!(story.service.durable().deployment.as_ref().unwrap().cause, Cause::ComposeChanged);
+    assert_eq!(story.service.durable().deployment.as_ref().unwrap().plan().cause, Cause::ComposeChanged);
     assert_eq!(story.service.durable().files_hash.as_deref(), Some("two"), "stored when it is journaled");
     let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
     story.input(Input::Stepped(StepResult::Started {
@@ -534,10 +534,11 @@ fn on_probation() -> Story {
 fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
     for (journaled, expected) in [(true, "web"), (false, "shop")] {
         let story = on_probation();
-        let mut durable = story.service.durable().clone();
+        let mut row = serde_json::to_value(story.service.durable()).unwrap();
         if !journaled {
-            durable.deployment.as_mut().unwrap().project = None;
+            row["deployment"]["project"] = serde_json::Value::Null;
         }
+        let durable = serde_json::from_value(row).unwrap();
         let files = vec!["/srv/shop.yml".into()];
         let moved = ServiceConfig { compose_project: Some("shop".into()), compose_files: files, ..config() };
         let (service, said) =

@@ -14,6 +14,7 @@ use super::event::{
     ContainerSummary, Event, FailedDeployment, Fault, FaultCause, ResourceAlert, RollbackProblem, Unblock,
     Updated,
 };
+use super::input::StepResult;
 use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::{Failure, Flaw, Interference};
 
@@ -215,9 +216,8 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
 }
 
 fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
-    let Updated { change, used, took, also_recreated, left_behind } = updated;
+    let Updated { change, is_same, used, took, also_recreated, left_behind } = updated;
     let image = &change.configured;
-    let is_same = change.old.as_ref().map(|old| &old.id) == change.new_id.as_ref();
     let message = if !used {
         format!("{image} is pulled and tagged, but no container of the project runs on it")
     } else if is_same {
@@ -409,6 +409,11 @@ pub(super) fn evidence(failure: &Failure, compose: &str, log: &str) -> String {
     crate::model::text::tail(&text, MAX_OUTPUT).to_owned()
 }
 
+/// Says of a result that the step under way can't have.
+pub(super) fn foreign_result(result: &StepResult) -> String {
+    format!("the step ended with the result of another one: {result:?}")
+}
+
 /// What stands for the log lines of a container where they can't be read.
 pub(super) fn no_log(error: &str) -> String {
     format!("({error})")
@@ -474,11 +479,12 @@ pub(super) fn managed(container: &str, manager: &Manager) -> String {
 }
 
 /// The images of a deployment, as configured.
-pub(super) fn names(image_changes: &[ImageChange]) -> String {
-    if image_changes.is_empty() {
+pub(super) fn names<'a>(image_changes: impl IntoIterator<Item = &'a ImageChange>) -> String {
+    let names: Vec<&str> = image_changes.into_iter().map(|change| change.configured.as_str()).collect();
+    if names.is_empty() {
         return "the project".to_owned();
     }
-    image_changes.iter().map(|change| change.configured.as_str()).collect::<Vec<_>>().join(", ")
+    names.join(", ")
 }
 
 fn some(text: String) -> Option<String> {

@@ -29,7 +29,7 @@ use crate::project::services::Workers;
 use crate::project::worker::{Command, Handle, Member, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
-use crate::service::rollout::plan::Deployment;
+use crate::service::rollout::plan::Plan;
 
 /// Longest time that the workers get to end; each has a shorter one of its own.
 const STOP_GRACE: Duration = Duration::from_secs(25);
@@ -331,7 +331,7 @@ impl Reloader {
             let known = services.iter().any(|service| service.name == name);
             let durable = serde_json::from_slice::<Durable>(&row).unwrap_or_default();
             if let Some(deployment) = durable.deployment.filter(|_| !known)
-                && let Some(service) = former(name, &deployment)
+                && let Some(service) = former(name, deployment.plan())
             {
                 let (member, handle) = self.begin(service, StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
@@ -428,9 +428,9 @@ async fn retire(workers: &[Handle], name: &str) -> bool {
 }
 
 /// What is known of a service that is configured no more: what its deployment needs.
-fn former(name: &str, deployment: &Deployment) -> Option<ServiceConfig> {
-    let project = deployment.project.clone()?;
-    let images = deployment.image_changes.iter();
+fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
+    let project = plan.project.clone()?;
+    let images = plan.image_changes.iter();
     let images =
         images.map(|m| ConfiguredImage { configured: m.configured.clone(), reference: m.reference.clone() });
     Some(ServiceConfig {
@@ -447,7 +447,7 @@ fn former(name: &str, deployment: &Deployment) -> Option<ServiceConfig> {
         compose_watch: false,
         cpu_threshold: 0.0,
         memory_threshold: 0.0,
-        health_grace: deployment.grace,
+        health_grace: plan.grace,
         heal_cooldown: Duration::ZERO,
         heal_max_restarts: 0,
     })

@@ -11,11 +11,13 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `plan.rs` | what a rollout is about, and what there is to plan |
+//! | `plan.rs` | what a rollout is about, which never changes, and what there is to plan |
+//! | `deployment.rs` | a plan that is being carried out, and what was learned on the way |
 //! | `step.rs` | what each step does, and what its end leads to |
 //! | `probation.rs` | whether new containers are proven |
 //! | `rollback.rs` | going back to the images that ran before |
 
+pub mod deployment;
 pub mod plan;
 pub mod probation;
 mod rollback;
@@ -32,9 +34,9 @@ use super::event::{Event, Fault, FaultCause, Updated};
 use super::outcome::DeployOutcome;
 use super::wording::names;
 use super::{ENGINE_RETRY, INSPECT_INTERVAL, MAX_INTERRUPTIONS, Service, restart_state, wording};
-use plan::{Cause, Deployment, ImageChange};
+use plan::{Cause, ImageChange};
 use probation::{Failure, Interference, Outcome};
-use step::Phase;
+use step::{Failed, Phase};
 
 impl Service {
     /// What the probation of the new containers says.
@@ -51,26 +53,21 @@ impl Service {
     /// brought up again, and the probation begins again.
     pub(super) fn interrupted(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let attempt = deployment.attempt + 1;
-        let again = match &deployment.phase {
+        let again = match deployment.phase.clone() {
             Phase::Probation { .. } => Phase::Start,
-            Phase::VerifyRollback { failure, output, .. } => {
-                Phase::Rollback { failure: failure.clone(), output: output.clone() }
-            }
+            Phase::VerifyRollback { failed, .. } => Phase::Rollback(failed),
             _ => return,
         };
-        if attempt > MAX_INTERRUPTIONS {
-            return;
+        if deployment.attempt < MAX_INTERRUPTIONS {
+            deployment.enter_attempt(again, deployment.attempt + 1, now);
+            self.retry_at = Some(now + ENGINE_RETRY);
         }
-        deployment.enter(again, now);
-        deployment.attempt = attempt;
-        self.retry_at = Some(now + ENGINE_RETRY);
     }
 
     /// Gives up before anything was changed: the tags are restored, the fault is shown, the next check tries again.
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let cause = deployment.cause.clone();
+        let cause = deployment.plan().cause.clone();
         let next = if matches!(deployment.phase, Phase::Start) { Phase::RestoreTags } else { Phase::Unpin };
         deployment.enter(next, now);
         self.end(DeployOutcome::Failed, false, now);
@@ -94,12 +91,9 @@ impl Service {
     /// The new images failed: block them, in the same write as the decision to go back.
     pub(super) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        if deployment.changes() {
-            for m in deployment.image_changes.iter().filter(|m| m.changes()) {
-                self.durable.blocked.insert(m.configured.clone(), m.digest.clone());
-            }
-        }
-        deployment.enter(Phase::Diagnose { failure, output }, now);
+        let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
+        self.durable.blocked.extend(blocked);
+        deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
     }
 
     /// A recreated container starts with a clean restart history.
@@ -108,7 +102,7 @@ impl Service {
         let containers = self.containers.as_deref().unwrap_or_default();
         let kept = |name: &str| {
             let mut of_name = containers.iter().filter(|container| container.name == name);
-            of_name.any(|container| deployment.before.iter().any(|was| was.id == container.id))
+            of_name.any(|container| deployment.plan().before.iter().any(|was| was.id == container.id))
         };
         self.durable.restart_states.retain(|name, _| kept(name));
     }
@@ -118,16 +112,14 @@ impl Service {
         self.forget_replaced();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Unpin, now);
-        let image_changes = deployment.image_changes.clone();
-        let cause = deployment.cause.clone();
+        let deployment = deployment.clone();
         let took = Duration::try_from(now.duration_since(deployment.begun)).unwrap_or_default();
-        let also_recreated = deployment.also_recreated.clone();
         let mut updated = false;
-        for change in image_changes {
-            let runs = |c: &Container| change.new_id.as_ref() == Some(&c.image);
-            let used = self.containers.as_ref().is_none_or(|all| all.iter().any(runs));
+        for change in deployment.plan().image_changes.clone() {
+            let new = deployment.new_ids.get(&change.configured);
+            let used = self.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
-            if let (Some(id), true) = (change.new_id.clone(), used) {
+            if let (Some(id), true) = (new.cloned(), used) {
                 let source = Some(change.source(&change.digest));
                 self.durable.proven.insert(image.clone(), OldImage { id, source });
             }
@@ -139,10 +131,15 @@ impl Service {
                 continue;
             }
             updated |= used;
-            let (left_behind, also_recreated) = (self.left_behind_by(&change), also_recreated.clone());
-            self.emit(Event::Updated(Updated { change, used, took, also_recreated, left_behind }), now);
+            let is_same = change.old.as_ref().map(|old| &old.id) == new;
+            let left_behind = self.left_behind_by(&change);
+            let also_recreated = deployment.also_recreated.clone();
+            self.emit(
+                Event::Updated(Updated { change, is_same, used, took, also_recreated, left_behind }),
+                now,
+            );
         }
-        match cause {
+        match deployment.plan().cause {
             Cause::Redeploy => self.emit(Event::Redeployed, now),
             Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
             _ => {}
@@ -162,24 +159,17 @@ impl Service {
     /// Somebody stopped, removed or replaced containers on probation. The image may be good or bad: it is proven when it
     /// is found running again.
     fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
-        let images = self.names_of_changed();
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let moved =
-            deployment.image_changes.iter().filter_map(|m| Some((m.configured.clone(), m.new_id.clone()?)));
-        self.durable.unproven.extend(moved);
-        let old =
-            deployment.image_changes.iter().filter_map(|m| Some((m.configured.clone(), m.old.clone()?)));
-        self.durable.proven.extend(old);
+        let images = names(deployment.changes());
+        for change in &deployment.plan().image_changes {
+            let name = || change.configured.clone();
+            let new = deployment.new_ids.get(&change.configured);
+            self.durable.unproven.extend(new.map(|id| (name(), id.clone())));
+            self.durable.proven.extend(change.old.clone().map(|old| (name(), old)));
+        }
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Inconclusive, false, now);
         let text = wording::fault(&FaultCause::ProbationInterrupted { images: &images, how });
         self.set_fault(Some(Fault { text, from_check: false }), now);
-    }
-
-    /// The images that change, as configured.
-    pub(super) fn names_of_changed(&self) -> String {
-        let changed =
-            |d: &Deployment| d.image_changes.iter().filter(|m| m.changes()).cloned().collect::<Vec<_>>();
-        self.durable.deployment.as_ref().map(|d| names(&changed(d))).unwrap_or_default()
     }
 }

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Project, State, UpMode};
 use crate::service::Service;
-use crate::service::action::{DisplacedTag, OldImage};
+use crate::service::action::OldImage;
 use crate::service::compare::{self, Comparison};
 use crate::service::input::{ImageView, Observation};
 use crate::service::scope::Scope;
 
+use super::deployment::Deployment;
 use super::probation::{Baseline, Expected};
-use super::step::Phase;
 
 /// Why a deployment was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,32 +67,17 @@ pub struct ImageChange {
     pub old: Option<OldImage>,
     /// Digest that is deployed.
     pub digest: Digest,
-    /// ID of the new image, known from the pull on.
-    pub new_id: Option<ImageId>,
 }
 
 impl ImageChange {
-    /// Whether the content that runs becomes another one.
-    pub fn changes(&self) -> bool {
-        match (&self.new_id, &self.old) {
-            (Some(new), Some(old)) => *new != old.id,
-            _ => self.old_digest.as_ref() != Some(&self.digest),
-        }
-    }
-
     pub(in crate::service) fn source(&self, digest: &Digest) -> Reference {
         Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
-    }
-
-    pub(super) fn target(&self) -> Option<(Reference, OldImage)> {
-        let id = self.new_id.clone()?;
-        Some((self.reference.clone(), OldImage { id, source: Some(self.source(&self.digest)) }))
     }
 }
 
 /// The tags of what runs, and the images that they must name so that compose leaves it alone. A tag that is run on
 /// different images says nothing.
-pub(in crate::service) fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
+fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
     let mut all: Vec<(Reference, ImageId)> = containers
         .iter()
         .filter(|c| c.is_live())
@@ -106,9 +91,10 @@ pub(in crate::service) fn sibling_tags(containers: &[Container]) -> Vec<(Referen
     all.iter().filter(alone).cloned().collect()
 }
 
-/// A deployment under way.
+/// What a deployment is about. Nothing in it changes once it is journaled: what is learned on the way belongs to the
+/// [`Deployment`](super::deployment::Deployment).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Deployment {
+pub struct Plan {
     /// Why.
     pub cause: Cause,
     /// The project that it is about, whatever the configuration says by now. Journals of older versions do not name
@@ -118,49 +104,17 @@ pub struct Deployment {
     /// `health_grace` when it was begun, in case that its service is configured no more.
     #[serde(default)]
     pub grace: Duration,
-    /// When it was begun.
-    pub begun: Timestamp,
     /// What it changes.
     #[serde(alias = "moves")]
     pub image_changes: Vec<ImageChange>,
     /// Tags that must keep naming what runs, since their images are blocked.
     #[serde(alias = "pins")]
     pub kept_tags: Vec<(Reference, OldImage)>,
-    /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
-    /// at work, so that it leaves them alone.
-    #[serde(default, alias = "others")]
-    pub sibling_tags: Vec<(Reference, ImageId)>,
-    /// Those of them that name another image, see [`DisplacedTag`]; `None` until they were read. In the journal before any
-    /// tag is moved, so that all are put back whatever happens in between.
-    #[serde(default)]
-    pub displaced: Option<Vec<DisplacedTag>>,
     /// The containers before.
     pub before: Vec<Baseline>,
-    /// What compose does with containers that need no change, and with other services.
-    #[serde(alias = "recreate")]
-    pub up_mode: UpMode,
-    /// Where it stands.
-    pub phase: Phase,
-    /// When this phase began.
-    pub since: Timestamp,
-    /// How often this phase was begun again because the engine was away.
-    pub attempt: u32,
-    /// Names of containers that compose recreated although it was not told to.
-    #[serde(default)]
-    pub also_recreated: Vec<String>,
 }
 
-impl Deployment {
-    /// Whether any image changes, so that there is something to block and to roll back.
-    pub fn changes(&self) -> bool {
-        self.image_changes.iter().any(ImageChange::changes)
-    }
-
-    /// Whether there is an earlier image to roll back to.
-    pub(super) fn can_roll_back(&self) -> bool {
-        self.image_changes.iter().any(|m| m.changes() && m.old.is_some())
-    }
-
+impl Plan {
     /// Whether the containers that ran before all still run, as `containers` shows them. Where none ran, whether they
     /// are the same as before, and none was started.
     pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
@@ -175,31 +129,11 @@ impl Deployment {
     }
 
     /// The containers that ran on an image that changes, with that.
-    fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
+    pub(super) fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
             Some((was, self.image_changes.iter().find(|m| m.reference == reference)?))
         })
-    }
-
-    /// IDs of containers on a changed image that a successful compose has left as they were: their service is no longer
-    /// in the files, or in a profile that is off.
-    pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
-        let is_left = |was: &Baseline, m: &ImageChange| {
-            m.new_id.as_ref() != Some(&was.image)
-                && containers.iter().any(|c| c.id == was.id && c.image == was.image)
-        };
-        self.changed_containers().filter(|(was, m)| is_left(was, m)).map(|(was, _)| was.id.clone()).collect()
-    }
-
-    /// What must run in the end of a good deployment, where compose left `left_behind` alone.
-    pub(super) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
-        self.changed_containers()
-            .filter(|(was, _)| !left_behind.contains(&was.id))
-            .filter_map(|(was, m)| {
-                Some(Expected { compose_service: was.compose_service.clone(), image: m.new_id.clone()? })
-            })
-            .collect()
     }
 
     /// What must run in the end of a rollback: of the changed images, exactly what ran.
@@ -212,22 +146,20 @@ impl Deployment {
             .collect()
     }
 
-    /// Notes what the other services run on.
-    pub(in crate::service) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
+    /// The tags of other services that run, and the images that they run on.
+    pub(super) fn sibling_tags(&self, containers: &[Container]) -> Vec<(Reference, ImageId)> {
         let is_own = |reference: &Reference| {
             self.image_changes.iter().any(|m| m.reference == *reference)
                 || self.kept_tags.iter().any(|(pin, _)| pin == reference)
         };
-        self.sibling_tags =
-            sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect();
-        self.displaced = None;
+        sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect()
     }
 
     /// What compose is to keep to; `None` where it is given the whole project: nothing of it ran, or a person or a
     /// change of the files asked for all of it.
-    pub(in crate::service) fn scope(&self) -> Option<Scope> {
+    pub(super) fn scope(&self) -> Option<Scope> {
         let by_image = matches!(self.cause, Cause::Update | Cause::RetryRollback);
-        if !by_image || self.up_mode != UpMode::Changed || !self.before.iter().any(|was| was.live) {
+        if !by_image || !self.before.iter().any(|was| was.live) {
             return None;
         }
         // A kept tag brings another image only where the one that runs could not be rolled back.
@@ -241,41 +173,19 @@ impl Deployment {
         (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
     }
 
-    /// Notes what compose recreated besides `named`, the compose services that it was told to keep to.
-    pub(super) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
-        if named.is_empty() {
-            return;
-        }
-        let is_new = |c: &&Container| {
-            self.before.iter().all(|was| was.id != c.id)
-                && self.before.iter().any(|was| was.compose_service == c.compose_service)
-                && !named.contains(&c.compose_service)
-        };
-        let names = containers.iter().filter(is_new).map(|c| c.name.clone());
-        let names: Vec<String> = names.filter(|name| !self.also_recreated.contains(name)).collect();
-        self.also_recreated.extend(names);
-    }
-
-    /// Has compose bring up only what was on the changed images: what keeps it from bringing up the whole project need
-    /// not keep it from that.
-    pub(super) fn bring_up_alone(&mut self) {
+    /// The compose services that were on the changed images, which compose brings up alone after a failed attempt: what
+    /// keeps it from bringing up the whole project need not keep it from that.
+    pub(super) fn changed_services(&self) -> Vec<String> {
         let mut services: Vec<String> =
             self.changed_containers().map(|(was, _)| was.compose_service.clone()).collect();
         services.sort();
         services.dedup();
-        if !services.is_empty() {
-            self.up_mode = UpMode::Services(services);
-        }
+        services
     }
 
     /// Images that must not be removed meanwhile.
     pub(super) fn old_images(&self) -> Vec<OldImage> {
-        let mut images: Vec<OldImage> = self
-            .image_changes
-            .iter()
-            .filter_map(|m| m.old.clone())
-            .chain(self.kept_tags.iter().map(|(_, old)| old.clone()))
-            .collect();
+        let mut images: Vec<OldImage> = self.old_tags().into_iter().map(|(_, old)| old).collect();
         images.sort();
         images.dedup_by(|a, b| a.id == b.id);
         images
@@ -320,30 +230,22 @@ impl Service {
             _ => UpMode::Changed,
         };
         self.durable.rollback_failed = false;
-        let mut deployment = Deployment {
+        let plan = Plan {
+            cause,
             project: self.config.project(),
             grace: self.config.health_grace,
-            begun: now,
             image_changes,
             kept_tags,
-            sibling_tags: Vec::new(),
-            displaced: None,
             before: Baseline::all(&observation.containers),
-            up_mode,
-            phase: if cause.is_about_images() { Phase::PinImages } else { Phase::Start },
-            cause,
-            since: now,
-            attempt: 0,
-            also_recreated: Vec::new(),
         };
-        deployment.refresh_sibling_tags(&observation.containers);
+        let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
         // leaves alone is still to be applied.
         let whole = deployment.up_mode != UpMode::StartOnly && deployment.scope().is_none();
         if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
             self.durable.files_hash = Some(hash);
             self.durable.files_pending =
-                deployment.cause == Cause::ComposeChanged || self.durable.files_pending;
+                deployment.plan().cause == Cause::ComposeChanged || self.durable.files_pending;
         }
         self.durable.deployment = Some(deployment);
         true
@@ -384,7 +286,6 @@ impl Service {
             old_digest,
             old: old_image,
             digest,
-            new_id: None,
         }))
     }
 }

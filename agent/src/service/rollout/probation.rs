@@ -15,7 +15,7 @@ use crate::service::assess::{Condition, Inactive, Stops, Symptom, assess_alone};
 use crate::service::input::StopTimes;
 use crate::service::wording;
 
-use super::plan::ImageChange;
+use super::plan::Plan;
 
 /// Nobody told any container to stop.
 const NOBODY: Stops<'static> = Stops { asked: &NO_STOPS, by_engine: &NO_STOPS };
@@ -226,12 +226,12 @@ impl Failure {
 pub struct Context<'a> {
     /// `health_grace`.
     pub grace: Duration,
-    /// The containers before the deployment.
-    pub before: &'a [Baseline],
+    /// What the deployment is about.
+    pub plan: &'a Plan,
+    /// IDs of its new images, by name as configured.
+    pub new_ids: &'a BTreeMap<String, ImageId>,
     /// When containers were told to stop.
     pub stops: &'a StopTimes,
-    /// What the deployment is about.
-    pub image_changes: &'a [ImageChange],
     /// Whether this is a rollback: then containers that were never replaced are on probation, too, unless they were
     /// failing before.
     pub rolling_back: bool,
@@ -251,19 +251,19 @@ impl Context<'_> {
     /// images of others.
     pub(in crate::service) fn role(&self, container: &Container) -> Option<Role> {
         let reference = Reference::parse(&container.config_image).ok();
-        let of = self.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
+        let of = self.plan.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
         let role =
-            if of.is_some() || self.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
-        match self.before.iter().find(|was| was.id == container.id) {
+            if of.is_some() || self.plan.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
+        match self.plan.before.iter().find(|was| was.id == container.id) {
             Some(was) if self.rolling_back => was.well.then_some(role),
             // It ran on the new image already, without having proven itself.
-            Some(_) => {
-                of.is_some_and(|m| m.new_id.as_ref() == Some(&container.image)).then_some(Role::Updated)
-            }
+            Some(_) => of
+                .is_some_and(|m| self.new_ids.get(&m.configured) == Some(&container.image))
+                .then_some(Role::Updated),
             None if role == Role::Updated => Some(role),
             None => {
                 let before = |was: &Baseline| was.compose_service == container.compose_service && was.well;
-                self.before.iter().any(before).then_some(role)
+                self.plan.before.iter().any(before).then_some(role)
             }
         }
     }
@@ -367,7 +367,7 @@ fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) 
     if of_service.iter().any(|c| c.image == expected.image) {
         return None;
     }
-    let fresh = of_service.iter().find(|c| context.before.iter().all(|was| was.id != c.id));
+    let fresh = of_service.iter().find(|c| context.plan.before.iter().all(|was| was.id != c.id));
     Some(match (fresh, of_service.first()) {
         (Some(other), _) => Missing::ByPerson(Interference::Replaced {
             container: other.name.clone(),
@@ -386,7 +386,7 @@ pub(in crate::service) fn likely_cause(containers: &[Container], context: Contex
             Condition::Healthy | Condition::Starting => container.restart_count > 0,
             Condition::Inactive(_) => false,
         };
-        let fresh = context.before.iter().all(|was| was.id != container.id);
+        let fresh = context.plan.before.iter().all(|was| was.id != container.id);
         (failed && fresh).then(|| (context.role(container).is_none(), context.role(container)))
     };
     let (_, container) =
@@ -399,7 +399,7 @@ pub(in crate::service) fn likely_cause(containers: &[Container], context: Contex
 fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
     // The flag outlives the run that it is about: on a container from before it proves nothing.
-    if container.oom_killed && context.before.iter().all(|was| was.id != container.id) {
+    if container.oom_killed && context.plan.before.iter().all(|was| was.id != container.id) {
         return Some(Flaw::OutOfMemory);
     }
     let restarts = restarts(container, context);
@@ -444,6 +444,7 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
         Condition::Inactive(Inactive::Finished) => {
             // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
             let ran_before = context
+                .plan
                 .before
                 .iter()
                 .any(|was| was.compose_service == container.compose_service && was.running);
@@ -458,6 +459,7 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
 
 /// Restarts by its policy since the deployment began.
 fn restarts(container: &Container, context: Context<'_>) -> u64 {
-    let earlier = context.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
+    let earlier =
+        context.plan.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
     container.restart_count.saturating_sub(earlier)
 }

@@ -47,6 +47,38 @@ fn row(cause: &str, recreate: &str, phase: &str) -> String {
     )
 }
 
+/// A row as the versions after that wrote it, until a deployment was split into its plan and its progress.
+fn in_later_words(row: &str) -> String {
+    let words = [
+        ("\"text\":", "\"configured\":"),
+        ("\"moves\":", "\"image_changes\":"),
+        ("\"pins\":", "\"displaced\": null, \"also_recreated\": [\"web-side\"], \"kept_tags\":"),
+        ("\"others\":", "\"sibling_tags\":"),
+        ("\"restart_count\": 0", "\"restart_count\": 0, \"live\": true, \"restarts_with\": [\"db\"]"),
+        ("\"recreate\":", "\"up_mode\":"),
+        ("\"trial\":", "\"probation\":"),
+        ("\"hold\"", "\"pin_images\""),
+        ("\"tags_back\"", "\"restore_tags\""),
+        ("\"evidence\"", "\"diagnose\""),
+        ("\"undo\"", "\"rollback\""),
+        ("\"proof\"", "\"verify_rollback\""),
+        ("\"release\"", "\"unpin\""),
+        ("\"way_back\"", "\"retry_rollback\""),
+        ("\"drift\"", "\"compose_changed\""),
+        ("\"unstick\"", "\"force_up\""),
+        ("\"renew\"", "\"recreate_container\""),
+        ("\"nothing\"", "\"start_only\""),
+        ("\"only\":", "\"force_service\":"),
+        ("\"alone\":", "\"services\":"),
+        ("\"given_up\":", "\"rollback_failed\":"),
+        ("\"left\":", "\"at_shutdown\":"),
+        ("\"files_owed\":", "\"files_pending\":"),
+        ("\"patients\":", "\"restart_states\":"),
+        ("\"illness\":", "\"problem\":"),
+    ];
+    words.iter().fold(row.to_owned(), |row, (old, new)| row.replace(old, new))
+}
+
 const FAILURE: &str = r#""failure": {"reason": "container web exited with code 1", "container_id": "web-2",
     "container": "web", "image": "localhost:5000/web:1", "facts": "state: exited\n", "bystander": false,
     "by_compose": false}, "output": "what compose printed""#;
@@ -116,7 +148,7 @@ fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
 type Life<'a> = (String, &'a [&'a str], &'a [&'a str], &'a [Kind]);
 
 #[test]
-fn each_step_of_the_version_before_is_read_and_finished() {
+fn each_step_of_the_versions_before_is_read_and_finished() {
     let failure = format!("{{\"step\": \"STEP\", {FAILURE}}}");
     let table: [Life<'_>; 9] = [
         (r#"{"step": "hold"}"#.into(), &["pin", "pull", "up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
@@ -140,15 +172,19 @@ fn each_step_of_the_version_before_is_read_and_finished() {
         (r#"{"step": "release"}"#.into(), &["unpin"], &[], &[]),
     ];
     for (phase, steps, tags, kinds) in table {
-        let mut story = resumed(&row("\"update\"", "\"changed\"", &phase));
-        let (steps_taken, tags_seen) = finish(&mut story);
-        let tags_seen: Vec<&str> = tags_seen.iter().map(String::as_str).collect();
-        assert_eq!((&steps_taken[..], &tags_seen[..]), (steps, tags), "{phase}");
-        let told: Vec<Kind> = story.kinds();
-        assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{phase}");
-        let durable = story.service.durable();
-        let again: Durable = serde_json::from_slice(&serde_json::to_vec(durable).unwrap()).unwrap();
-        assert_eq!(again, *durable, "what this version writes, it reads");
+        let row = row("\"update\"", "\"changed\"", &phase);
+        for row in [in_later_words(&row), row] {
+            let mut story = resumed(&row);
+            let durable = story.service.durable().clone();
+            let again: Durable = serde_json::from_slice(&serde_json::to_vec(&durable).unwrap()).unwrap();
+            assert_eq!(again, durable, "what this version writes, it reads");
+            assert_eq!(durable.deployment.unwrap().new_ids[IMAGE].0, "sha256:v2", "{row}");
+            let (steps_taken, tags_seen) = finish(&mut story);
+            let tags_seen: Vec<&str> = tags_seen.iter().map(String::as_str).collect();
+            assert_eq!((&steps_taken[..], &tags_seen[..]), (steps, tags), "{row}");
+            let told: Vec<Kind> = story.kinds();
+            assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{row}");
+        }
     }
 }
 
@@ -156,7 +192,7 @@ fn each_step_of_the_version_before_is_read_and_finished() {
 type Run<'a> = (&'a str, &'a str, UpMode, Cause, &'a [Kind]);
 
 #[test]
-fn each_cause_and_way_of_compose_of_the_version_before_is_read_and_finished() {
+fn each_cause_and_way_of_compose_of_the_versions_before_is_read_and_finished() {
     let table: [Run<'_>; 7] = [
         ("\"redeploy\"", "\"all\"", UpMode::All, Cause::Redeploy, &[Kind::UPDATED, Kind::FORCE_REDEPLOY]),
         (
@@ -191,30 +227,38 @@ fn each_cause_and_way_of_compose_of_the_version_before_is_read_and_finished() {
         ),
     ];
     for (cause, recreate, up_mode, expected, kinds) in table {
-        let mut story = resumed(&row(cause, recreate, r#"{"step": "start"}"#));
-        let deployment = story.service.durable().deployment.clone().unwrap();
-        assert_eq!((deployment.cause, deployment.up_mode), (expected, up_mode), "{cause}");
-        let (steps, _) = finish(&mut story);
-        let up = if cause.contains("true") { "down and up" } else { "up" };
-        assert_eq!(steps, [up, "unpin"], "{cause}");
-        let told = story.kinds();
-        assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{cause}");
+        let row = row(cause, recreate, r#"{"step": "start"}"#);
+        for row in [in_later_words(&row), row] {
+            let mut story = resumed(&row);
+            let deployment = story.service.durable().deployment.clone().unwrap();
+            assert_eq!((&deployment.plan().cause, &deployment.up_mode), (&expected, &up_mode), "{row}");
+            let (steps, _) = finish(&mut story);
+            let up = if cause.contains("true") { "down and up" } else { "up" };
+            assert_eq!(steps, [up, "unpin"], "{row}");
+            let told = story.kinds();
+            assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{row}");
+        }
     }
 }
 
 #[test]
 fn what_else_the_version_before_knew_is_kept() {
-    let story = resumed(&row("\"update\"", "\"changed\"", r#"{"step": "release"}"#));
-    let durable = story.service.durable();
-    assert!(durable.rollback_failed && durable.files_pending);
-    assert_eq!(durable.files_hash.as_deref(), Some("abc"));
-    let restart = &durable.restart_states["db"];
-    assert_eq!((restart.failures, restart.counted), (2, true));
-    assert!(restart.problem.as_ref().is_some_and(|problem| problem.said && problem.what == "unhealthy: no"));
-    assert_eq!(durable.at_shutdown.as_ref().unwrap().boot, "one");
-    assert_eq!(durable.stops.len(), 1);
-    let totals = (durable.totals.updates, durable.totals.rollbacks, durable.totals.failures);
-    assert_eq!(totals, (3, 2, 4));
-    let deployment = durable.deployment.as_ref().unwrap();
-    assert_eq!((deployment.kept_tags.len(), deployment.sibling_tags.len()), (1, 1));
+    let row = row("\"update\"", "\"changed\"", r#"{"step": "release"}"#);
+    for row in [in_later_words(&row), row] {
+        let story = resumed(&row);
+        let durable = story.service.durable();
+        assert!(durable.rollback_failed && durable.files_pending);
+        assert_eq!(durable.files_hash.as_deref(), Some("abc"));
+        let restart = &durable.restart_states["db"];
+        assert_eq!((restart.failures, restart.counted), (2, true));
+        assert!(
+            restart.problem.as_ref().is_some_and(|problem| problem.said && problem.what == "unhealthy: no")
+        );
+        assert_eq!(durable.at_shutdown.as_ref().unwrap().boot, "one");
+        assert_eq!(durable.stops.len(), 1);
+        let totals = (durable.totals.updates, durable.totals.rollbacks, durable.totals.failures);
+        assert_eq!(totals, (3, 2, 4));
+        let deployment = durable.deployment.as_ref().unwrap();
+        assert_eq!((deployment.plan().kept_tags.len(), deployment.sibling_tags.len()), (1, 1));
+    }
 }
