@@ -25,7 +25,7 @@ pub struct Kill {
     pub compose_too: bool,
 }
 
-/// One line of the agent's log, colours taken out.
+/// One line of the agent's log.
 #[derive(Debug, Clone)]
 pub struct LogLine(pub String);
 
@@ -438,7 +438,7 @@ pub(crate) fn free_address() -> String {
 fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { return };
-        let line = LogLine(without_colours(&line));
+        let line = LogLine(line);
         let kill = {
             let mut armed = log.kill.lock().expect("no test panics with the lock");
             armed.take_if(|kill| match (&kill.step, line.step()) {
@@ -453,24 +453,6 @@ fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
             kill_now(pid, kill.compose_too);
         }
     }
-}
-
-fn without_colours(line: &str) -> String {
-    let mut text = String::with_capacity(line.len());
-    let mut characters = line.chars();
-    while let Some(character) = characters.next() {
-        if character == '\u{1b}' {
-            // A colour code ends with its first letter.
-            for code in characters.by_ref() {
-                if code.is_ascii_alphabetic() {
-                    break;
-                }
-            }
-        } else {
-            text.push(character);
-        }
-    }
-    text
 }
 
 fn pid_of(pid: u32) -> Option<Pid> {

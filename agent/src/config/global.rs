@@ -1,18 +1,13 @@
 //! Rules of the parts that are no service and no channel (spec 2.9). Only those that the spec lists as "global validation
 //! failures" stop the program; what breaks another one is left out with a warning, and the rest runs (DECISIONS 6).
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evenkeel_common::config::expand::Env;
-use evenkeel_common::config::{Finding, Findings, KeyPath, address, quote};
-use evenkeel_common::permissions::weaknesses;
+use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 
-use super::file::{ApiFile, AuditFile, DockerHealthFile, MonitorFile, RegistryFile, StateFile};
-use super::{ApiConfig, DockerHealthConfig, MonitorConfig, RegistryConfig};
+use super::file::{DockerHealthFile, MonitorFile, RegistryFile};
+use super::{DockerHealthConfig, MonitorConfig, RegistryConfig};
 use crate::model::image::Reference;
-
-const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 
 /// The keys whose faults stop the program: the rules that the spec lists, and what leaves nothing to listen on.
 const FATAL: [&str; 6] = [
@@ -78,127 +73,6 @@ fn registry_host(url: &str) -> Option<String> {
     is_host.then_some(host)
 }
 
-/// `api`: addresses are `host:port`, the port is 1-65535 (the rule that the spec words as api.port).
-pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
-    let addresses = KeyPath::of("api.address");
-    let good = address::check(&file.address, &addresses, findings);
-    let has_port = |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| address::port(port).is_some());
-    // The spec's rule is about ports. An entry that is wrong in another way leaves the others.
-    if !good.is_empty() {
-        for (n, text) in file.address.iter().enumerate() {
-            if text.as_deref().is_none_or(|text| has_port(text) && address::parse(text).is_err()) {
-                for fault in findings.take_faults(&addresses.index(n)) {
-                    findings.warn(&fault.at, format!("{} (not listened on)", fault.what));
-                }
-            }
-        }
-    }
-    for (n, address) in &good {
-        if !address.is_loopback() {
-            let text = quote(file.address[*n].as_deref().unwrap_or_default());
-            findings.warn(&addresses, format!("{text} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"));
-        }
-    }
-    let hosts = KeyPath::of("api.allowed_hosts");
-    for (n, text) in file.allowed_hosts.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?)))
-    {
-        if !is_host_name(text) {
-            findings.warn(
-                &hosts.index(n),
-                format!("{}; allowed: a host name without scheme, port and wildcard (left out)", quote(text)),
-            );
-        }
-    }
-    let hosts = file.allowed_hosts.iter().flatten().filter(|host| is_host_name(host));
-    ApiConfig {
-        addresses: good.iter().filter_map(|(n, _)| file.address[*n].clone()).collect(),
-        allowed_hosts: hosts.map(|host| host.to_ascii_lowercase()).collect(),
-    }
-}
-
-fn is_host_name(text: &str) -> bool {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    text.len() <= 253 && text.split('.').all(label)
-}
-
-/// `audit.path`: absolute, or empty.
-pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
-    let at = KeyPath::of("audit.path");
-    let path = absolute(&at, &file.path, "empty to have no audit file", "there is no audit file", findings)?;
-    if path.is_dir() {
-        let what = format!(
-            "{} is a folder; allowed: the absolute path of a file (there is no audit file)",
-            quote(&file.path)
-        );
-        findings.warn(&at, what);
-        return None;
-    }
-    if path.is_symlink() {
-        findings.warn(
-            &at,
-            format!(
-                "{} is a symbolic link and is not written to; name the file that it leads to",
-                quote(&file.path)
-            ),
-        );
-    }
-    warn_of_weaknesses(&at, &path, "who can change it can forge or remove entries", findings);
-    Some(path)
-}
-
-/// `state.path`: absolute; without it what systemd gives (the first of a list), else the usual place.
-pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings) -> PathBuf {
-    let at = KeyPath::of("state.path");
-    let path = absolute(&at, &file.path, "empty for the default", "the default is used", findings);
-    let path = path.unwrap_or_else(|| {
-        let given = env("STATE_DIRECTORY").unwrap_or_default();
-        let first = Path::new(given.split(':').next().unwrap_or_default());
-        if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
-    });
-    warn_of_weaknesses(
-        &at,
-        &path,
-        "who can change it decides what the agent believes to have deployed",
-        findings,
-    );
-    path
-}
-
-/// Says who besides root can change the configuration file itself.
-pub(super) fn check_file(path: &Path, findings: &mut Findings) {
-    if let Ok(path) = std::path::absolute(path) {
-        let consequence = "who can change it controls this machine";
-        warn_of_weaknesses(&KeyPath::root(), &path, consequence, findings);
-    }
-}
-
-fn warn_of_weaknesses(at: &KeyPath, path: &Path, consequence: &str, findings: &mut Findings) {
-    for weakness in weaknesses(path) {
-        findings.warn(at, format!("{weakness}; {consequence}"));
-    }
-}
-
-/// The path, where it is one that can be used.
-fn absolute(
-    at: &KeyPath,
-    text: &str,
-    or: &str,
-    consequence: &str,
-    findings: &mut Findings,
-) -> Option<PathBuf> {
-    if text.is_empty() {
-        return None;
-    }
-    if !text.starts_with('/') || text.contains('\0') {
-        findings.warn(at, format!("{}; allowed: an absolute path, or {or} ({consequence})", quote(text)));
-        return None;
-    }
-    Some(PathBuf::from(text))
-}
-
 /// `monitor`: as often as the poll unless it is given.
 pub(super) fn monitor(
     file: &MonitorFile,
@@ -235,12 +109,11 @@ pub(super) fn docker_health(file: &DockerHealthFile, findings: &mut Findings) ->
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::config::Configuration as _;
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::super::testing::{faults, good, parse};
-    use super::*;
-    use crate::config::Config;
 
     #[test]
     fn an_empty_configuration_has_the_documented_defaults() {
@@ -364,25 +237,8 @@ mod tests {
         assert_eq!(places(&config.warnings), others);
         assert_eq!(config.registry.url, "http://localhost:5000");
         assert_eq!(config.registry.poll_interval.as_secs(), 60);
-        assert_eq!((config.audit_path, config.state_path), (None, PathBuf::from(DEFAULT_STATE_PATH)));
+        assert_eq!((config.audit_path, config.state_path), (None, "/var/lib/evenkeel".into()));
         assert!(config.api.allowed_hosts.is_empty() && config.services.is_empty());
-    }
-
-    #[test]
-    fn an_address_that_is_none_is_left_out_while_another_one_is_there() {
-        let config = good(&json!({"api": {"address": ["127.0.0.1:1", "example.com:80", 5]}}));
-        assert_eq!(config.api.addresses, ["127.0.0.1:1"]);
-        assert!(
-            config.warnings.len() == 2
-                && config.warnings.iter().all(|text| text.ends_with("(not listened on)")),
-            "{:?}",
-            config.warnings
-        );
-        // The specification's rule is about ports.
-        for port in ["0", "65536", "http", ""] {
-            let found = faults(&json!({"api": {"address": ["127.0.0.1:1", format!("127.0.0.1:{port}")]}}));
-            assert_eq!(found.len(), 1, "{found:?}");
-        }
     }
 
     #[test]
@@ -443,200 +299,5 @@ mod tests {
         }
         let text = good(&json!({"registry": {"url": "https://me:hunter2@registry.example.com"}})).warnings;
         assert!(text[0].starts_with("registry.url: a URL with a user name; allowed"), "{text:?}");
-    }
-
-    #[test]
-    fn listen_addresses_are_host_and_port() {
-        for (text, loopback) in [
-            ("127.0.0.1:9090", true),
-            ("localhost:1", true),
-            ("LOCALHOST:1", true),
-            ("[::1]:65535", true),
-            ("[::ffff:127.0.0.1]:80", true),
-            ("127.9.9.9:80", true),
-            ("0.0.0.0:80", false),
-            (":80", false),
-            ("[::]:80", false),
-            ("192.168.1.5:80", false),
-        ] {
-            let config = good(&json!({"api": {"address": [text]}}));
-            assert_eq!(config.api.addresses, [text]);
-            let warning = format!(
-                "api.address: {text:?} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"
-            );
-            assert_eq!(config.warnings, if loopback { vec![] } else { vec![warning] });
-        }
-        for (text, why) in [
-            ("", "has no port"),
-            ("127.0.0.1", "has no port"),
-            ("9090", "has no port"),
-            ("127.0.0.1:", "has no port from 1 to 65535"),
-            ("127.0.0.1:0", "has no port from 1 to 65535"),
-            ("127.0.0.1:65536", "has no port from 1 to 65535"),
-            ("127.0.0.1:+80", "has no port from 1 to 65535"),
-            ("127.0.0.1:-1", "has no port from 1 to 65535"),
-            ("127.0.0.1:http", "has no port from 1 to 65535"),
-            ("example.com:80", "has another kind of host"),
-            ("*:80", "has another kind of host"),
-            ("127.0.0.1.5:80", "has another kind of host"),
-            (" :80", "has another kind of host"),
-            ("::1:80", "has an IPv6 address without brackets"),
-            ("http://localhost:80", "has an IPv6 address without brackets"),
-            ("[::1]", "has an IPv6 address without brackets"),
-            ("[127.0.0.1]:80", "has no IPv6 address in the brackets"),
-            ("[fe80::1%eth0]:80", "has no IPv6 address in the brackets"),
-        ] {
-            let fault = faults(&json!({"api": {"address": [text]}}));
-            assert!(
-                fault.len() == 1
-                    && fault[0].starts_with(&format!("api.address[0]: {text:?} {why}; allowed: host:port")),
-                "{fault:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn of_two_addresses_that_mean_the_same_the_first_stays_and_the_other_is_named() {
-        for pair in [
-            ["localhost:9090", "localhost:9090"],
-            ["LocalHost:1", "localhost:01"],
-            ["localhost:1", "127.0.0.1:1"],
-            ["127.0.0.1:1", "localhost:1"],
-            ["[::1]:1", "localhost:1"],
-            ["[::1]:1", "[0:0::1]:1"],
-            ["127.0.0.1:1", "[::ffff:127.0.0.1]:1"],
-            [":1", ":1"],
-            [":1", "0.0.0.0:1"],
-            ["[::]:1", ":1"],
-            ["0.0.0.0:1", "127.0.0.1:1"],
-            ["192.168.1.5:1", ":1"],
-            ["[::]:1", "127.0.0.1:1"],
-        ] {
-            let config = good(&json!({"api": {"address": pair}}));
-            assert_eq!(config.api.addresses, [pair[0]], "{pair:?}");
-            let warning = format!(
-                "api.address[1]: {:?} is left out, since {:?} listens there already; allowed: each address once",
-                pair[1], pair[0]
-            );
-            assert!(config.warnings.contains(&warning), "{pair:?}: {:?}", config.warnings);
-        }
-        for apart in [
-            vec!["127.0.0.1:1", "[::1]:1", "127.0.0.1:2"],
-            vec!["0.0.0.0:1", "[::]:1"],
-            vec!["0.0.0.0:1", "[::1]:1"],
-            vec!["localhost:1", "192.168.1.5:1"],
-        ] {
-            assert_eq!(good(&json!({"api": {"address": apart}})).api.addresses, apart);
-        }
-    }
-
-    #[test]
-    fn another_shape_of_the_address_says_what_is_allowed() {
-        let of = |api: serde_json::Value| faults(&json!({"api": api}));
-        assert_eq!(
-            of(json!({"address": "127.0.0.1:9090"})),
-            ["api.address: \"127.0.0.1:9090\"; allowed: an array of strings"]
-        );
-        assert_eq!(
-            of(json!({"address": []})),
-            ["api.address: is an empty array; allowed: an array of strings"]
-        );
-        let migrate = of(json!({"port": "9090", "address": "0.0.0.0"}));
-        assert_eq!(migrate.len(), 2);
-        assert!(
-            migrate[1]
-                .starts_with("api.port: was replaced by api.address; write \"address\": [\"<host>:<port>\"]"),
-            "{migrate:?}"
-        );
-    }
-
-    #[test]
-    fn allowed_hosts_are_names() {
-        let config = good(&json!({"api": {"allowed_hosts": ["Updates.Example.com", "box"]}}));
-        assert_eq!(config.api.allowed_hosts, ["updates.example.com", "box"]);
-        for text in ["", "a:80", "http://a", "*.example.com", "a..b", "a b"] {
-            let config = good(&json!({"api": {"allowed_hosts": [text, "box"]}}));
-            assert_eq!(
-                config.warnings,
-                [format!(
-                    "api.allowed_hosts[0]: {text:?}; allowed: a host name without scheme, port and wildcard (left out)"
-                )]
-            );
-            assert_eq!(config.api.allowed_hosts, ["box"]);
-        }
-    }
-
-    #[test]
-    fn paths_of_files_that_we_write_are_absolute() {
-        let config = good(&json!({"audit": {"path": "/var/log/a.jsonl"}, "state": {"path": "/srv/s"}}));
-        assert_eq!(config.audit_path.as_deref(), Some(Path::new("/var/log/a.jsonl")));
-        assert_eq!(config.state_path, Path::new("/srv/s"));
-        assert_eq!(
-            good(&json!({"audit": {"path": "a"}})).warnings,
-            [
-                "audit.path: \"a\"; allowed: an absolute path, or empty to have no audit file (there is no audit file)"
-            ]
-        );
-        assert_eq!(
-            good(&json!({"audit": {"path": "/tmp"}})).warnings,
-            [
-                "audit.path: \"/tmp\" is a folder; allowed: the absolute path of a file (there is no audit file)"
-            ]
-        );
-        assert_eq!(
-            good(&json!({"state": {"path": "./s"}})).warnings,
-            [
-                "state.path: \"./s\"; allowed: an absolute path, or empty for the default (the default is used)"
-            ]
-        );
-    }
-
-    #[test]
-    fn whoever_can_write_state_audit_or_configuration_is_warned_of_with_the_path() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
-        let folder = tempfile::tempdir().unwrap();
-        let open = folder.path().join("open");
-        std::fs::create_dir(&open).unwrap();
-        std::fs::write(open.join("c.json"), "").unwrap();
-        std::fs::set_permissions(open.join("c.json"), std::fs::Permissions::from_mode(0o644)).unwrap();
-        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
-        let weak = format!("the folder {open:?} can be changed by anybody (mode 0777)");
-        let tree = json!({"audit": {"path": open.join("a.jsonl")}, "state": {"path": open.join("s")}});
-        assert_eq!(
-            good(&tree).warnings,
-            [
-                format!("audit.path: {weak}; who can change it can forge or remove entries"),
-                format!(
-                    "state.path: {weak}; who can change it decides what the agent believes to have deployed"
-                ),
-            ]
-        );
-        let config = Config::parse("{}", &open.join("c.json"), &|_| None).unwrap();
-        assert_eq!(config.warnings, [format!("{weak}; who can change it controls this machine")]);
-        let link = folder.path().join("link.jsonl");
-        symlink(folder.path().join("real.jsonl"), &link).unwrap();
-        assert_eq!(
-            good(&json!({"audit": {"path": link}})).warnings,
-            [format!(
-                "audit.path: {link:?} is a symbolic link and is not written to; name the file that it leads to"
-            )]
-        );
-    }
-
-    #[test]
-    fn the_state_folder_is_the_first_that_the_service_manager_gives() {
-        for (given, expected) in [
-            ("/run/a:/run/b", "/run/a"),
-            ("/run/a", "/run/a"),
-            ("", "/var/lib/evenkeel"),
-            ("relative", "/var/lib/evenkeel"),
-        ] {
-            let env = |name: &str| (name == "STATE_DIRECTORY").then(|| given.to_owned());
-            assert_eq!(parse(&json!({}), &env).unwrap().state_path, Path::new(expected));
-            assert_eq!(
-                parse(&json!({"state": {"path": "/srv/s"}}), &env).unwrap().state_path,
-                Path::new("/srv/s")
-            );
-        }
     }
 }

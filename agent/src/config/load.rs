@@ -9,7 +9,7 @@ use evenkeel_common::config::{ConfigFaults, Configuration, Finding, Findings, Ke
 use serde_json::Value;
 
 use super::file::AgentFile;
-use super::{Config, delivery, global, service};
+use super::{Config, api, delivery, global, paths, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -25,7 +25,7 @@ impl Configuration for Config {
             without_old_port(tree, findings)
         };
         let file: AgentFile = load::typed(text, path, usual_form, &mut findings)?;
-        global::check_file(path, &mut findings);
+        paths::check_file(path, &mut findings);
         let names: Vec<String> = file
             .services
             .iter()
@@ -34,9 +34,9 @@ impl Configuration for Config {
         let registry = global::registry(&file.registry, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
-            api: global::api(&file.api, &mut findings),
-            audit_path: global::audit_path(&file.audit, &mut findings),
-            state_path: global::state_path(&file.state, env, &mut findings),
+            api: api::api(&file.api, &mut findings),
+            audit_path: paths::audit_path(&file.audit, &mut findings),
+            state_path: paths::state_path(&file.state, env, &mut findings),
             monitor: global::monitor(&file.monitor, &registry, &mut findings),
             docker_health: global::docker_health(&file.docker_health, &mut findings),
             notifications: delivery::notifications(file.notifications, env, &mut findings),

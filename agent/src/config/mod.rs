@@ -3,7 +3,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `file` | the shape of the file, defaults and ranges; the JSON Schema comes from it |
-//! | `global` | rules of all other parts; only those that the spec lists stop the program |
+//! | `global` | rules of registry, monitor and engine health; only faults that the spec lists stop the program |
+//! | `api` | where the agent listens, and under which names it may be asked |
+//! | `paths` | where it writes, and who else could |
 //! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
 //! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
@@ -21,11 +23,13 @@ use crate::model::Project;
 use crate::model::image::Reference;
 
 pub mod active;
+mod api;
 mod delivery;
 mod file;
 mod global;
 mod load;
 pub(crate) mod mail;
+mod paths;
 mod service;
 pub mod template;
 mod template_syntax;

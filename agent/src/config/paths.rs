@@ -1,0 +1,171 @@
+//! Rules of the paths that the agent writes to, and who else can change what is there.
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_common::config::expand::Env;
+use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::permissions::weaknesses;
+
+use super::file::{AuditFile, StateFile};
+
+const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
+
+/// `audit.path`: absolute, or empty.
+pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
+    let at = KeyPath::of("audit.path");
+    let path = absolute(&at, &file.path, "empty to have no audit file", "there is no audit file", findings)?;
+    if path.is_dir() {
+        let what = format!(
+            "{} is a folder; allowed: the absolute path of a file (there is no audit file)",
+            quote(&file.path)
+        );
+        findings.warn(&at, what);
+        return None;
+    }
+    if path.is_symlink() {
+        findings.warn(
+            &at,
+            format!(
+                "{} is a symbolic link and is not written to; name the file that it leads to",
+                quote(&file.path)
+            ),
+        );
+    }
+    warn_of_weaknesses(&at, &path, "who can change it can forge or remove entries", findings);
+    Some(path)
+}
+
+/// `state.path`: absolute; without it what systemd gives (the first of a list), else the usual place.
+pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings) -> PathBuf {
+    let at = KeyPath::of("state.path");
+    let path = absolute(&at, &file.path, "empty for the default", "the default is used", findings);
+    let path = path.unwrap_or_else(|| {
+        let given = env("STATE_DIRECTORY").unwrap_or_default();
+        let first = Path::new(given.split(':').next().unwrap_or_default());
+        if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
+    });
+    warn_of_weaknesses(
+        &at,
+        &path,
+        "who can change it decides what the agent believes to have deployed",
+        findings,
+    );
+    path
+}
+
+/// Says who besides root can change the configuration file itself.
+pub(super) fn check_file(path: &Path, findings: &mut Findings) {
+    if let Ok(path) = std::path::absolute(path) {
+        let consequence = "who can change it controls this machine";
+        warn_of_weaknesses(&KeyPath::root(), &path, consequence, findings);
+    }
+}
+
+fn warn_of_weaknesses(at: &KeyPath, path: &Path, consequence: &str, findings: &mut Findings) {
+    for weakness in weaknesses(path) {
+        findings.warn(at, format!("{weakness}; {consequence}"));
+    }
+}
+
+/// The path, where it is one that can be used.
+fn absolute(
+    at: &KeyPath,
+    text: &str,
+    or: &str,
+    consequence: &str,
+    findings: &mut Findings,
+) -> Option<PathBuf> {
+    if text.is_empty() {
+        return None;
+    }
+    if !text.starts_with('/') || text.contains('\0') {
+        findings.warn(at, format!("{}; allowed: an absolute path, or {or} ({consequence})", quote(text)));
+        return None;
+    }
+    Some(PathBuf::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use evenkeel_common::config::Configuration as _;
+    use serde_json::json;
+
+    use super::super::testing::{good, parse};
+    use crate::config::Config;
+
+    #[test]
+    fn paths_of_files_that_we_write_are_absolute() {
+        let config = good(&json!({"audit": {"path": "/var/log/a.jsonl"}, "state": {"path": "/srv/s"}}));
+        assert_eq!(config.audit_path.as_deref(), Some(Path::new("/var/log/a.jsonl")));
+        assert_eq!(config.state_path, Path::new("/srv/s"));
+        assert_eq!(
+            good(&json!({"audit": {"path": "a"}})).warnings,
+            [
+                "audit.path: \"a\"; allowed: an absolute path, or empty to have no audit file (there is no audit file)"
+            ]
+        );
+        assert_eq!(
+            good(&json!({"audit": {"path": "/tmp"}})).warnings,
+            [
+                "audit.path: \"/tmp\" is a folder; allowed: the absolute path of a file (there is no audit file)"
+            ]
+        );
+        assert_eq!(
+            good(&json!({"state": {"path": "./s"}})).warnings,
+            [
+                "state.path: \"./s\"; allowed: an absolute path, or empty for the default (the default is used)"
+            ]
+        );
+    }
+
+    #[test]
+    fn whoever_can_write_state_audit_or_configuration_is_warned_of_with_the_path() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::write(open.join("c.json"), "").unwrap();
+        std::fs::set_permissions(open.join("c.json"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let weak = format!("the folder {open:?} can be changed by anybody (mode 0777)");
+        let tree = json!({"audit": {"path": open.join("a.jsonl")}, "state": {"path": open.join("s")}});
+        assert_eq!(
+            good(&tree).warnings,
+            [
+                format!("audit.path: {weak}; who can change it can forge or remove entries"),
+                format!(
+                    "state.path: {weak}; who can change it decides what the agent believes to have deployed"
+                ),
+            ]
+        );
+        let config = Config::parse("{}", &open.join("c.json"), &|_| None).unwrap();
+        assert_eq!(config.warnings, [format!("{weak}; who can change it controls this machine")]);
+        let link = folder.path().join("link.jsonl");
+        symlink(folder.path().join("real.jsonl"), &link).unwrap();
+        assert_eq!(
+            good(&json!({"audit": {"path": link}})).warnings,
+            [format!(
+                "audit.path: {link:?} is a symbolic link and is not written to; name the file that it leads to"
+            )]
+        );
+    }
+
+    #[test]
+    fn the_state_folder_is_the_first_that_the_service_manager_gives() {
+        for (given, expected) in [
+            ("/run/a:/run/b", "/run/a"),
+            ("/run/a", "/run/a"),
+            ("", "/var/lib/evenkeel"),
+            ("relative", "/var/lib/evenkeel"),
+        ] {
+            let env = |name: &str| (name == "STATE_DIRECTORY").then(|| given.to_owned());
+            assert_eq!(parse(&json!({}), &env).unwrap().state_path, Path::new(expected));
+            assert_eq!(
+                parse(&json!({"state": {"path": "/srv/s"}}), &env).unwrap().state_path,
+                Path::new("/srv/s")
+            );
+        }
+    }
+}
