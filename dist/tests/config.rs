@@ -91,6 +91,7 @@ fn a_configuration_of_the_predecessor_loads_without_a_warning() {
         ("/notifications/smtp", "min_level"),
         ("/notifications/smtp", "tls"),
         ("/notifications/webhooks/0", "events"),
+        ("/services/0", "update"),
     ] {
         assert!(
             tree.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(key).is_some(),

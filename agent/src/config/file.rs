@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_common::config::shape::one_or_many;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
@@ -302,6 +303,34 @@ pub(super) struct ServiceFile {
     /// Restarts in a row that did not help before the healer gives up.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub(super) heal_max_restarts: u32,
+    /// When a found image may be deployed. Without it: at once.
+    pub(super) update: Option<UpdateFile>,
+}
+
+/// `services[].update`
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct UpdateFile {
+    /// Seconds that must have passed since this agent first saw the image in its registry; 0 for none.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub(super) min_age: u64,
+    /// When updates may begin: one range or several, for example "Mon-Fri 02:00-05:00" or "22:00-04:00" (every day).
+    #[schemars(schema_with = "one_or_many", default)]
+    pub(super) window: Option<Items<String>>,
+    /// Time zone of the window, for example Europe/Vienna; empty for the machine's.
+    pub(super) timezone: String,
+    /// A person must approve each new image.
+    pub(super) approve: bool,
+    /// A program that is asked, and its arguments: 0 lets the update go, 75 lets it wait.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) gate: Option<Items<String>>,
+    /// Absolute path of a cosign public key, or several: one of them must have signed the image.
+    #[schemars(schema_with = "one_or_many", default)]
+    pub(super) signed_by: Option<Items<String>>,
+    /// Newer tags to look for: a range of versions ("~1.27") or a pattern ("1.27.*-alpine").
+    pub(super) tags: String,
+    /// The variable in `env_file` that a newer tag is written into.
+    pub(super) tag_variable: String,
 }
 
 impl Default for ServiceFile {
@@ -323,6 +352,7 @@ impl Default for ServiceFile {
             health_grace: 60,
             heal_cooldown: 300,
             heal_max_restarts: 3,
+            update: None,
         }
     }
 }

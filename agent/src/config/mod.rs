@@ -7,11 +7,13 @@
 //! | `api` | where the agent listens, and under which names it may be asked |
 //! | `paths` | where it writes, and who else could |
 //! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
+//! | `update` | when a found image may be deployed |
 //! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::secret::Secret;
@@ -21,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Project;
 use crate::model::image::Reference;
+use crate::model::window::Window;
 
 pub mod active;
 mod api;
@@ -33,6 +36,7 @@ mod paths;
 mod service;
 pub mod template;
 mod template_syntax;
+mod update;
 
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
@@ -250,6 +254,27 @@ pub struct ServiceConfig {
     pub heal_cooldown: Duration,
     /// Consecutive failed restarts before giving up.
     pub heal_max_restarts: u32,
+    /// When a found image may be deployed; `None`: at once.
+    pub update: Option<Arc<UpdateConfig>>,
+}
+
+/// `services[].update`: what holds back the start of an update (DECISIONS 7).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpdateConfig {
+    /// How long ago this agent must have seen a digest first.
+    pub min_age: Option<Duration>,
+    /// The hours in which an update may begin.
+    pub window: Option<Window>,
+    /// Whether a person must approve each digest.
+    pub approve: bool,
+    /// A program that is asked, with its arguments; empty: none.
+    pub gate: Vec<String>,
+    /// Public keys of which one must have signed the image; empty: none need be.
+    pub signed_by: Vec<PathBuf>,
+    /// Newer tags that are looked for.
+    pub tags: Option<String>,
+    /// The line of `env_file` that a newer tag is written into.
+    pub tag_variable: Option<String>,
 }
 
 impl ServiceConfig {

@@ -6,13 +6,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::config::{Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 
 use super::file::{Items, ServiceFile};
-use super::{ConfiguredImage, ServiceConfig};
+use super::{ConfiguredImage, ServiceConfig, UpdateConfig, update};
 use crate::model::image::Reference;
 
 /// All services that pass, in the file's order.
@@ -34,12 +35,14 @@ pub(super) fn services(
                 rule(&file, &at, findings);
             }
         }
+        let gates = file.update.as_ref().filter(|_| !file.silent);
+        let gates = gates.map(|gates| Arc::new(update::update(gates, &at.key("update"), findings)));
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {
                 warn(&file, &at, findings);
             }
-            passed.push(checked(file, registry_host, &at, findings));
+            passed.push(checked(file, gates, registry_host, &at, findings));
         }
         for fault in faults {
             findings.warn(&fault.at, format!("{} (service skipped)", fault.what));
@@ -169,6 +172,9 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if !compose_takes_it {
         findings.warn(&at.key("compose_project"), format!("{} will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first", quote(project)));
     }
+    if let Some(gates) = &file.update {
+        update::warn(gates, file.auto_update, &at.key("update"), findings);
+    }
     let can_deploy = !project.is_empty() && !file.compose_files.is_empty();
     for (key, on) in [("auto_start", file.auto_start), ("compose_watch", file.compose_watch)] {
         if on && !can_deploy {
@@ -184,7 +190,13 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
 }
 
 /// The checked values. A silent service may have anything in it: what cannot be used is left away.
-fn checked(file: ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut Findings) -> ServiceConfig {
+fn checked(
+    file: ServiceFile,
+    update: Option<Arc<UpdateConfig>>,
+    registry_host: &str,
+    at: &KeyPath,
+    findings: &mut Findings,
+) -> ServiceConfig {
     let mut images: Vec<ConfiguredImage> = Vec::new();
     for (place, text) in given(&file.images, &at.key("images")) {
         let Ok(reference) = Reference::parse_in(text, registry_host) else { continue };
@@ -216,6 +228,7 @@ fn checked(file: ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut 
         health_grace: Duration::from_secs(file.health_grace),
         heal_cooldown: Duration::from_secs(file.heal_cooldown),
         heal_max_restarts: file.heal_max_restarts,
+        update,
     }
 }
 

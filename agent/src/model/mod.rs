@@ -8,6 +8,7 @@
 //! | `compose.rs` | what compose files come to (`compose config`) |
 //! | `signature.rs` | what the signatures of an image come to |
 //! | `errors.rs` | what engine, registry and compose could not do |
+//! | `window.rs` | weekly hours in a time zone |
 //! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
 
 pub mod compose;
@@ -18,6 +19,7 @@ pub mod output;
 pub mod project;
 pub mod signature;
 pub mod text;
+pub mod window;
 
 pub use compose::{Model, ModelService};
 pub use container::{

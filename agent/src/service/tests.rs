@@ -55,6 +55,7 @@ pub(super) fn config() -> ServiceConfig {
         health_grace: Duration::from_secs(10),
         heal_cooldown: Duration::from_mins(1),
         heal_max_restarts: 3,
+        update: None,
     }
 }
 

@@ -450,6 +450,7 @@ fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
         health_grace: plan.grace,
         heal_cooldown: Duration::ZERO,
         heal_max_restarts: 0,
+        update: None,
     })
 }
 

@@ -56,6 +56,7 @@ fn config(images: &[&str]) -> Arc<ServiceConfig> {
         health_grace: Duration::from_secs(10),
         heal_cooldown: Duration::from_mins(5),
         heal_max_restarts: 3,
+        update: None,
     })
 }
 

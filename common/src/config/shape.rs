@@ -89,6 +89,10 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
             findings.fault(at, format!("is an empty array; allowed: {}", allowed(schema)));
             None
         }
+        // One text may stand without its brackets; from here on it is a list.
+        (Some("array"), Value::String(text)) if takes_one_text(schema) => {
+            Some(Value::Array(vec![Value::String(text)]))
+        }
         (Some("array"), Value::Array(items)) => {
             let check_item = |(n, item)| check(&schema["items"], &at.index(n), item, findings);
             Some(items.into_iter().enumerate().map(check_item).map(Option::unwrap_or_default).collect())
@@ -207,6 +211,7 @@ fn allowed(schema: &Value) -> String {
         Some("boolean") => "true or false".to_owned(),
         Some("string") if schema["minLength"].is_u64() => "a string that is not empty".to_owned(),
         Some("array") => match kind(without_null(&schema["items"])) {
+            Some("string") if takes_one_text(schema) => "a string or an array of strings".to_owned(),
             Some("string") => "an array of strings".to_owned(),
             Some("words") => format!("an array of: {}", allowed(&schema["items"])),
             _ => "an array of objects".to_owned(),
@@ -214,6 +219,16 @@ fn allowed(schema: &Value) -> String {
         Some("object") => "an object".to_owned(),
         _ => "a string".to_owned(),
     }
+}
+
+/// The schema of a list of texts in which one alone may stand without the brackets.
+pub fn one_or_many(_: &mut schemars::SchemaGenerator) -> Schema {
+    schemars::json_schema!({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1})
+}
+
+/// Whether the schema is one of [`one_or_many`].
+fn takes_one_text(schema: &Value) -> bool {
+    schema["type"].as_array().is_some_and(|types| types.iter().any(|name| name == "string"))
 }
 
 /// The schema's type; `words` for a choice of texts.
@@ -301,6 +316,8 @@ mod tests {
         texts: Vec<String>,
         #[schemars(length(min = 1))]
         filled: Vec<String>,
+        #[schemars(schema_with = "one_or_many")]
+        some: Vec<String>,
         part: Option<Part>,
         parts: Vec<Part>,
     }
@@ -347,6 +364,8 @@ mod tests {
             (json!({"texts": "a"}), "texts: \"a\"; allowed: an array of strings"),
             (json!({"texts": ["a", null]}), "texts[1]: null; allowed: a string"),
             (json!({"filled": []}), "filled: is an empty array; allowed: an array of strings"),
+            (json!({"some": 1}), "some: 1; allowed: a string or an array of strings"),
+            (json!({"some": []}), "some: is an empty array; allowed: a string or an array of strings"),
             (json!({"part": "https://secret"}), "part: a string; allowed: an object"),
             (json!({"part": {}}), "part.name: is missing; allowed: a string that is not empty"),
             (json!({"part": {"name": ""}}), "part.name: is empty; allowed: a string that is not empty"),
@@ -381,6 +400,13 @@ mod tests {
                 "parts[2].zzzzzz: is not a known key and is ignored; allowed: name, size",
             ]
         );
+    }
+
+    #[test]
+    fn one_text_may_stand_for_a_list_of_one() {
+        for given in [json!("a"), json!(["a"])] {
+            assert_eq!(checked(json!({"some": given})), (json!({"some": ["a"]}), vec![], vec![]));
+        }
     }
 
     #[test]

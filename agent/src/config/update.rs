@@ -1,0 +1,211 @@
+//! `services[].update`: when a found image may be deployed (DECISIONS 7). One function a gate; a gate that can't be
+//! understood leaves the service out, so that nothing is deployed past it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::permissions::weaknesses;
+use jiff::tz::TimeZone;
+
+use super::UpdateConfig;
+use super::file::{Items, UpdateFile};
+use crate::model::window::{WINDOW_FORM, Window};
+
+/// The checked values of a service that has the object.
+pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> UpdateConfig {
+    UpdateConfig {
+        min_age: (file.min_age > 0).then(|| Duration::from_secs(file.min_age)),
+        window: window(file, at, findings),
+        approve: file.approve,
+        gate: command(file.gate.as_ref(), &at.key("gate"), findings),
+        signed_by: file.signed_by.iter().flatten().flatten().map(PathBuf::from).collect(),
+        tags: some(&file.tags),
+        tag_variable: some(&file.tag_variable),
+    }
+}
+
+/// What is allowed and yet has no effect, or is not safe.
+pub(super) fn warn(file: &UpdateFile, auto_update: bool, at: &KeyPath, findings: &mut Findings) {
+    if !auto_update {
+        findings.warn(at, "has no effect without auto_update");
+    }
+    if !file.timezone.is_empty() && file.window.is_none() {
+        findings.warn(&at.key("timezone"), "has no effect without window");
+    }
+    if let Some(program) = file.gate.iter().flatten().flatten().next() {
+        for weakness in weaknesses(Path::new(program)) {
+            let what = format!("{weakness}; who can change it controls this machine");
+            findings.warn(&at.key("gate").index(0), what);
+        }
+    }
+}
+
+/// `window` and `timezone`.
+fn window(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> Option<Window> {
+    let zone = zone(&file.timezone, &at.key("timezone"), findings);
+    let texts: Vec<&str> = file.window.as_ref()?.iter().flatten().map(String::as_str).collect();
+    match Window::parse(texts.iter().copied(), zone?) {
+        Ok(window) => Some(window),
+        Err(n) => {
+            let what = format!("{}; allowed: {WINDOW_FORM}", quote(texts[n]));
+            findings.fault(&at.key("window").index(n), what);
+            None
+        }
+    }
+}
+
+/// The zone of that name, or the machine's. A machine without one has UTC.
+fn zone(name: &str, at: &KeyPath, findings: &mut Findings) -> Option<TimeZone> {
+    if name.is_empty() {
+        return Some(TimeZone::try_system().unwrap_or(TimeZone::UTC));
+    }
+    let found = TimeZone::get(name).ok();
+    if found.is_none() {
+        let what =
+            format!("{}; allowed: a name of the time zone database, such as Europe/Vienna", quote(name));
+        findings.fault(at, what);
+    }
+    found
+}
+
+/// `gate`: the program's path and its arguments.
+fn command(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<String> {
+    let argv: Vec<String> = argv.into_iter().flatten().flatten().cloned().collect();
+    if let Some(program) = argv.first().filter(|program| !program.starts_with('/')) {
+        let what = format!("{} is not absolute; allowed: the absolute path of a program", quote(program));
+        findings.fault(&at.index(0), what);
+    }
+    if let Some(n) = argv.iter().position(|argument| argument.contains('\0')) {
+        findings.fault(&at.index(n), format!("{}; allowed: a text without NUL", quote(&argv[n])));
+    }
+    argv
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::super::ServiceConfig;
+    use super::super::testing::good;
+    use super::*;
+
+    /// A complete service with this `update`: the warnings, and the service where it is kept.
+    fn with(update: &Value) -> (Vec<String>, Option<ServiceConfig>) {
+        let folder = tempfile::tempdir().unwrap();
+        let compose = folder.path().join("compose.yml");
+        fs::write(&compose, "").unwrap();
+        fs::set_permissions(&compose, fs::Permissions::from_mode(0o644)).unwrap();
+        let config = good(&json!({"services": [{
+            "name": "web", "images": ["web"], "compose_files": [compose], "compose_project": "web",
+            "auto_update": true, "update": update,
+        }]}));
+        (config.warnings, config.services.into_iter().next())
+    }
+
+    #[test]
+    fn every_gate_has_its_values() {
+        let (warnings, service) = with(&json!({
+            "min_age": 259_200, "window": ["Mon-Fri 02:00-05:00", "Sun 00:00-24:00"], "timezone": "Europe/Vienna",
+            "approve": true, "gate": ["/bin/true", "--now"],
+        }));
+        assert_eq!(warnings, Vec::<String>::new());
+        let update = service.unwrap().update.unwrap();
+        assert_eq!(update.min_age, Some(Duration::from_hours(72)));
+        assert_eq!(update.window.as_ref().map(Window::zone), Some("Europe/Vienna"));
+        assert!(update.approve);
+        assert_eq!(update.gate, ["/bin/true", "--now"]);
+    }
+
+    #[test]
+    fn one_range_needs_no_brackets_and_no_object_is_no_gate() {
+        let (warnings, service) = with(&json!({"window": "02:00-05:00"}));
+        assert_eq!(warnings, Vec::<String>::new());
+        assert!(service.unwrap().update.unwrap().window.is_some());
+        assert_eq!(with(&json!(null)).1.unwrap().update, None);
+        assert_eq!(with(&json!({})).1.unwrap().update, Some(Arc::default()));
+    }
+
+    #[test]
+    fn a_gate_that_cannot_be_understood_leaves_the_service_out() {
+        for (update, reason) in [
+            (json!(true), "update: a boolean; allowed: an object".to_owned()),
+            (
+                json!({"min_age": -1}),
+                "update.min_age: -1 is out of range; allowed: a whole number from 0 to 31536000".into(),
+            ),
+            (
+                json!({"min_age": "3d"}),
+                "update.min_age: \"3d\"; allowed: a whole number from 0 to 31536000".into(),
+            ),
+            (json!({"window": 5}), "update.window: 5; allowed: a string or an array of strings".into()),
+            (
+                json!({"window": []}),
+                "update.window: is an empty array; allowed: a string or an array of strings".into(),
+            ),
+            (
+                json!({"window": "at night"}),
+                format!("update.window[0]: \"at night\"; allowed: {WINDOW_FORM}"),
+            ),
+            (
+                json!({"window": ["1:00-2:00", "25:00-26:00"]}),
+                format!("update.window[1]: \"25:00-26:00\"; allowed: {WINDOW_FORM}"),
+            ),
+            (
+                json!({"window": "1:00-2:00", "timezone": "Mars"}),
+                "update.timezone: \"Mars\"; allowed: a name of the time zone database, such as Europe/Vienna"
+                    .into(),
+            ),
+            (json!({"approve": "yes"}), "update.approve: \"yes\"; allowed: true or false".into()),
+            (json!({"gate": "/bin/true"}), "update.gate: \"/bin/true\"; allowed: an array of strings".into()),
+            (json!({"gate": []}), "update.gate: is an empty array; allowed: an array of strings".into()),
+            (
+                json!({"gate": ["may-update"]}),
+                "update.gate[0]: \"may-update\" is not absolute; allowed: the absolute path of a program"
+                    .into(),
+            ),
+            (
+                json!({"gate": ["/bin/true", "a\0"]}),
+                "update.gate[1]: \"a\\0\"; allowed: a text without NUL".into(),
+            ),
+        ] {
+            assert_eq!(with(&update), (vec![format!("web: {reason} (service skipped)")], None), "{update}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_or_is_not_safe_is_a_warning() {
+        let (warnings, service) = with(&json!({"timezone": "Europe/Vienna", "min_agee": 5}));
+        assert_eq!(
+            warnings,
+            [
+                "web: update.min_agee: is not a known key and is ignored; did you mean \"min_age\"?",
+                "web: update.timezone: has no effect without window",
+            ]
+        );
+        assert!(service.is_some());
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("may-update");
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o777)).unwrap();
+        let (warnings, service) = with(&json!({"gate": [program]}));
+        assert_eq!(
+            warnings,
+            [format!(
+                "web: update.gate[0]: {program:?} can be changed by others than its owner (mode 0777); who can change it controls this machine"
+            )]
+        );
+        assert!(service.is_some());
+        let config =
+            good(&json!({"services": [{"name": "a", "container_name": "a", "update": {"approve": true}}]}));
+        assert_eq!(config.warnings, ["a: update: has no effect without auto_update"]);
+    }
+}
