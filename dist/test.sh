@@ -159,9 +159,10 @@ else
 fi
 say "== API against its description"
 bash dist/scripts/check-api.sh || status=$?
-say "== alert rules, dashboard and manual"
+say "== alert rules, dashboard, manual and workflows"
 bash dist/scripts/check-monitoring.sh || status=$?
 bash dist/scripts/check-docs.sh || status=$?
+bash dist/scripts/check-workflows.sh || status=$?
 say "== tests of all packages"
 cargo nextest run --workspace --locked 2>&1 | tee "$log" || status=$?
 # Some need the machine for themselves and root's rights; they are marked as ignored.

@@ -9,6 +9,7 @@ set -euo pipefail
 program="${1:-$REPO/target/debug/evenkeel}"
 [ -x "$program" ] || die "$program is missing: run 'cargo build -p evenkeel' first"
 have python3 || apt_install python3
+python3 -c "import yaml" 2>/dev/null || apt_install python3-yaml
 python3 "$REPO/dist/scripts/check_docs.py" "$REPO" "$program"
 if have mdbook; then
     mdbook build "$REPO/dist/docs" >/dev/null || die "mdbook could not build the manual"

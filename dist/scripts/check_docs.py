@@ -1,4 +1,5 @@
-"""Checks the manual and the README: configurations, commands, endpoints, keys, links. Usage: check_docs.py REPO PROGRAM
+"""Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, names of tests.
+Usage: check_docs.py REPO PROGRAM
 
 A fenced block of JSON is a whole configuration of the agent, unless a comment on the line before it says otherwise:
 <!-- warden --> for one of the warden, <!-- part --> for anything that is not checked.
@@ -9,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +18,10 @@ import tempfile
 import threading
 import time
 import urllib.request
+
+import yaml
+
+import receivers
 
 REPO = pathlib.Path(sys.argv[1]).resolve()
 PROGRAM = sys.argv[2]
@@ -115,11 +121,15 @@ def check_bodies(page, line, value, text, file):
     if ended.returncode != 0 or len(Receiver.got) != len(webhooks):
         fault(page, f"line {line}: test-notify: {(ended.stdout + ended.stderr).strip()}")
     for path, kind, body in Receiver.got:
+        name = webhooks[int(path.strip("/"))]["name"]
         try:
-            if "json" in kind:
-                json.loads(body)
+            sent = json.loads(body) if "json" in kind else None
         except ValueError as error:
-            fault(page, f"line {line}: webhook {path}: the body is no JSON ({error}): {body}")
+            fault(page, f"line {line}: webhook {name}: the body is no JSON ({error}): {body}")
+            continue
+        if name in receivers.SHAPES:
+            for text in receivers.faults(receivers.SHAPES[name], sent):
+                fault(page, f"line {line}: {name} would not take the body: {text}")
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -209,28 +219,112 @@ def check_endpoints(page, known):
         check_endpoint(page, method[1] if method else "GET", path, known)
 
 
-def help_of(*command):
-    return subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, check=True).stdout
+def program(name):
+    """One of the programs; `evenkeel` has the commands of both others."""
+    sibling = pathlib.Path(PROGRAM).with_name(name)
+    return str(sibling) if sibling.exists() else PROGRAM
 
 
-def check_commands(page, subcommands):
-    text = page.read_text()
-    shell = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S))
-    commands = re.findall(r"^(?:sudo )?(evenkeel .*)$", shell, re.M)
-    commands += re.findall(r"`(?:sudo )?(evenkeel [^`]*)`", text)
-    for command in commands:
-        words = command.split("#")[0].split()[1:]
-        subcommand = [word for word in words[:1] if not word.startswith("-")]
-        if not subcommands.issuperset(subcommand):
-            fault(page, f"evenkeel has no command {words[0]}")
+def help_of(name, *command):
+    return subprocess.run([program(name), *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def commands_of(name):
+    return set(re.findall(r"^  ([a-z][\w-]*)  ", help_of(name).split("\nOptions:")[0], re.M))
+
+
+def check_evenkeel(page, command):
+    name, *words = command.split("#")[0].split("|")[0].split()
+    subcommand = [word for word in words[:1] if re.fullmatch(r"[a-z][\w-]*", word)]
+    if not commands_of(name).issuperset(subcommand):
+        return fault(page, f"{command}: {name} has no command {words[0]}")
+    said = help_of(name, *subcommand)
+    for flag in (word for word in words if word.startswith("-")):
+        if not re.search(rf"(^|[\s,]){re.escape(flag.split('=')[0])}\b", said):
+            fault(page, f"{command}: there is no flag {flag}")
+
+
+# What people of such machines have. A word that is not here is a typing error, or needs to be explained.
+TOOLS = set("""apt bash cargo cd cp curl dnf docker echo export git install journalctl jq kill openssl promtool ss ssh stat
+sudo systemctl tar""".split())
+UNITS = {"evenkeel-agent", "evenkeel-warden", "docker", "docker.socket", "podman.socket", "dockward"}
+
+
+def check_shell(page, text):
+    """A block of commands: its syntax, the programs that it calls, the units and flags that it names."""
+    parsed = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    if parsed.returncode != 0:
+        fault(page, f"bash can't read the commands: {parsed.stderr.strip()}")
+    for line in re.sub(r"\\\n *", " ", text).splitlines():
+        words = line.split("#")[0].split()
+        words = words[1:] if words[:1] == ["sudo"] else words
+        if not words:
             continue
-        said = help_of(*subcommand)
-        for flag in (word for word in words if word.startswith("--")):
-            if flag not in said:
-                fault(page, f"{command}: there is no flag {flag}")
+        if words[0].startswith("evenkeel"):
+            check_evenkeel(page, " ".join(words))
+        elif words[0] not in TOOLS:
+            fault(page, f"{line}: what is {words[0]}?")
+        for unit in re.findall(r"(?:systemctl [a-z-]+(?: --now)?|journalctl -u) ([a-z][\w.-]+)", line):
+            if unit not in UNITS:
+                fault(page, f"{line}: there is no unit {unit}")
+        if words[:2] == ["docker", "compose"] and shutil.which("docker"):
+            subcommand = next((word for word in words[2:] if re.fullmatch("[a-z]+", word)), "")
+            said = subprocess.run(["docker", "compose", subcommand, "--help"], capture_output=True, text=True, check=False)
+            if said.returncode != 0:
+                fault(page, f"{line}: docker compose has no {subcommand}")
+
+
+def check_commands(page):
+    text = page.read_text()
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S):
+        check_shell(page, block)
+    for command in re.findall(r"`(?:sudo )?(evenkeel(?:-agent|-warden)? [^`]*)`", text):
+        check_evenkeel(page, command)
     for script in re.findall(r"bash (dist/[\w./-]+)", text):
         if not (REPO / script).exists():
             fault(page, f"{script} does not exist")
+
+
+# --- YAML ------------------------------------------------------------------------------------------------------------
+
+
+def check_yaml(page, text):
+    """Compose files are read by compose, scrape configurations by promtool, where these are here; others are YAML."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return fault(page, f"a sample is no YAML: {error}")
+    promtool = shutil.which("promtool") or REPO / "target/tools/promtool"
+    if "services" in value and shutil.which("docker"):
+        command = ["docker", "compose", "-p", "sample", "-f", "-", "config", "-q"]
+        said = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    elif "scrape_configs" in value and pathlib.Path(promtool).exists():
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            file.write(text)
+            file.flush()
+            command = [promtool, "check", "config", "--syntax-only", file.name]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+    else:
+        return None
+    if said.returncode != 0:
+        fault(page, f"{command[0]} does not take a sample: {(said.stdout + said.stderr).strip()}")
+    return None
+
+
+# --- names of tests --------------------------------------------------------------------------------------------------
+
+
+def check_tests(page):
+    """Each test that the README names as a proof exists."""
+    section = re.search(r"^## What it has.*?(?=^## )", page.read_text(), re.M | re.S)[0]
+    rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \|$", section, re.M)
+    if not rows:
+        fault(page, "the table of what is proven has no rows")
+    folders = ("agent", "common", "warden", "dist", "contract-tests")
+    sources = "".join(file.read_text() for folder in folders for file in (REPO / folder).rglob("*.rs"))
+    for name in re.findall(r"`(\w+)`", " ".join(rows)):
+        if not re.search(rf"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn {name}\(", sources):
+            fault(page, f"there is no test {name}")
 
 
 def properties(schema):
@@ -254,19 +348,21 @@ def check_keys(page, keys):
 schemas = [json.loads((REPO / f"dist/schema/{name}-config.schema.json").read_text()) for name in ("agent", "warden")]
 keys = set().union(*map(properties, schemas))
 known = endpoints() | WARDEN | {"GET /openapi.json"}
-subcommands = set(re.findall(r"^  ([a-z][\w-]*)  ", help_of().split("\nOptions:")[0], re.M))
 blocks = 0
 for page in PAGES:
     check_links(page)
     check_endpoints(page, known)
-    check_commands(page, subcommands)
+    check_commands(page)
     check_keys(page, keys)
     for match in BLOCK.finditer(page.read_text()):
         if match["kind"] != "part":
             blocks += 1
             with tempfile.TemporaryDirectory() as folder:
                 check_configuration(page, match["kind"], match["text"], pathlib.Path(folder))
+    for text in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S):
+        check_yaml(page, text)
 check_contents()
+check_tests(REPO / "README.md")
 for text in faults:
     print(f"error: {text}", file=sys.stderr)
 print(f"{len(PAGES)} pages, {blocks} configurations", file=sys.stderr)

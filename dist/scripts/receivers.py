@@ -1,0 +1,60 @@
+"""What the services of the notification recipes take, as their own documentation has it."""
+
+# Each field with its type, or with a function that says whether a value is good; a `?` at the end: it may be left out.
+SHAPES = {
+    # Incoming webhooks; Mattermost and Rocket.Chat take the same.
+    "slack": {"text": str},
+    # Bot API, sendMessage.
+    "telegram": {
+        "chat_id": lambda value: isinstance(value, (int, str)),
+        "text": lambda value: isinstance(value, str) and 1 <= len(value) <= 4096,
+        "disable_notification?": bool,
+        "parse_mode?": lambda value: value in ("HTML", "Markdown", "MarkdownV2"),
+    },
+    # Publish as JSON.
+    "ntfy": {
+        "topic": str,
+        "message?": str,
+        "title?": str,
+        "tags?": [str],
+        "priority?": lambda value: value in range(1, 6),
+    },
+    # POST /message.
+    "gotify": {"message": str, "title?": str, "priority?": int},
+    # A workflow of Power Automate that posts what a webhook gets: an adaptive card.
+    "teams": {
+        "type": lambda value: value == "message",
+        "attachments": [
+            {
+                "contentType": lambda value: value == "application/vnd.microsoft.card.adaptive",
+                "content": {
+                    "type": lambda value: value == "AdaptiveCard",
+                    "version": str,
+                    "body": [lambda element: element.get("type") in ("TextBlock", "FactSet")],
+                },
+            }
+        ],
+    },
+}
+
+
+def faults(shape, value, path="$"):
+    """What is wrong with a value, one text each."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return [f"{path} is no object: {value!r}"]
+        known = {key.rstrip("?") for key in shape}
+        found = [f"{path}.{key} is not known there" for key in value if key not in known]
+        for key, inner in shape.items():
+            name = key.rstrip("?")
+            if name in value:
+                found += faults(inner, value[name], f"{path}.{name}")
+            elif name == key:
+                found.append(f"{path}.{name} is missing")
+        return found
+    if isinstance(shape, list):
+        if not isinstance(value, list) or not value:
+            return [f"{path} is no array with elements: {value!r}"]
+        return [text for number, item in enumerate(value) for text in faults(shape[0], item, f"{path}[{number}]")]
+    good = isinstance(value, shape) if isinstance(shape, type) else shape(value)
+    return [] if good else [f"{path} can't be {value!r}"]
