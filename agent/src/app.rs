@@ -1,48 +1,57 @@
-//! The composition root: everything is made here and handed to those who need it; one line per task.
+//! The composition root: build · listen · load · spawn · drain.
 //!
-//! Shutdown goes the way of the data: first the tasks that produce (workers, poller, events, API), then the sinks.
+//! What can be made without waiting is built first, and the API answers from it. Only then is the state read, however
+//! much there is: until that is done `GET /health` says `starting`.
+//!
+//! Shutdown follows the data: first the tasks that produce (workers, poller, events, API), then the sinks.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock, Uptime};
-use evenkeel_common::http::{self, Limiter, Limits};
+use evenkeel_common::http::{self, Limiter, Limits, Response};
 use evenkeel_common::queue::{self, Outbox};
-use evenkeel_common::store::{self, MemoryStore, MonitoredStore, Store};
+use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use futures_util::FutureExt;
-use tokio::signal::unix::{SignalKind, signal};
+use futures_util::{FutureExt, StreamExt};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use warp::filters::BoxedFilter;
 
 use crate::PROGRAM;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
+use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
-use crate::http::{Api, AuditAnswers, routes};
+use crate::http::{Api, AuditAnswers, Recording, routes};
 use crate::model::text;
+use crate::ports::Engine;
 use crate::ports::meter::Meter;
-use crate::ports::{Engine, Registry};
-use crate::project::services::{Dependencies, EngineHealth, PollState, Services};
+use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;
 use crate::tasks::engine_health::EngineProbe;
 use crate::tasks::events::Events;
 use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::Poller;
-use crate::tasks::registry_events::RegistryEvents;
-use crate::tasks::reload::{Reloader, ServiceDeps};
+use crate::tasks::registry_events::{RegistryEventSender, RegistryEvents};
+use crate::tasks::reload::{Reloader, ReplaceRegistry, ServiceDeps};
 use crate::tasks::state_health::StateHealth;
-use crate::tasks::status_publisher::Publisher;
+use crate::tasks::status_publisher::{Publisher, StatusFrames};
 
 /// Time that tasks get to end: a step of a deployment may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
+/// Time that calls to the disk get to return when everything else has ended.
+const DISK_GRACE: Duration = Duration::from_secs(1);
 
 /// Runs the agent until it is told to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
@@ -51,223 +60,288 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(serve(config, source))
+    let end = runtime.block_on(serve(config, source));
+    runtime.shutdown_timeout(DISK_GRACE);
+    end
 }
 
-async fn serve(mut config: Config, source: &ConfigSource) -> anyhow::Result<()> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (started, uptime) = (clock.now(), Uptime::starting_now());
-    let signals = supervisor::signals().context("cannot listen for signals")?;
+async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
+    let mut signals = supervisor::signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    let manager = Arc::new(ServiceManager::new(&|name| std::env::var_os(name)));
     let listeners = http::bind(&config.api.addresses)?;
-
-    let opened = store::open(&config.state_path)?;
-    let mut warnings = Vec::new();
-    if let Some(warning) = opened.warning {
-        warnings.push(format!("state.path: {warning}"));
-    }
-    let (store, failing) = MonitoredStore::new(opened.store);
-    let store: Arc<dyn Store> = Arc::new(store);
-
-    let variable = |name: &str| std::env::var(name).ok();
-    let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
-    let endpoint =
-        Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
-    let credentials = Arc::new(Credentials::from_env());
-    let engine: Arc<dyn Engine> = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
-    let metrics = Arc::new(Metrics::new());
-    let meter = {
-        let metrics = metrics.clone();
-        Meter::new(move |outcome, took| metrics.requested(outcome, took))
-    };
-    let own_ports: Vec<u16> =
-        listeners.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect();
-    let make_registry = move |config: &RegistryConfig| -> anyhow::Result<RegistryClient> {
-        let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
-        Ok(client.metered(meter.clone()).shielding(own_ports.clone()))
-    };
-    let current = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
-    let registry: Arc<dyn Registry> = current.clone();
-    let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
-    compose.withhold(&config.named_variables);
-    let withhold = {
-        let compose = compose.clone();
-        Box::new(move |names: &_| compose.withhold(names))
-    };
-    if config.services.iter().any(|service| service.project().is_some())
-        && let Some(fault) = compose.unfit().await
-    {
-        tracing::warn!("{fault}");
-        warnings.push(format!("compose, as it was at the start: {fault}"));
-    }
-
     let mut supervisor = Supervisor::new();
-    let mut queues: Vec<(String, Depth)> = Vec::new();
-    let channels = Settings::of(&config);
-    let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
-    names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
-    let queue::Opened { outbox, continued } = open_outbox(store.clone(), &clock, &names, &mut warnings).await;
-    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
-    let unwritten = outbox.clone();
-    queues.push(("outbox".to_owned(), Arc::new(move || unwritten.unwritten())));
-    if let (Some(path), Some(destination)) = (&config.audit_path, outbox.destination(FileSink::NAME)) {
-        let waiting = outbox.clone();
-        let depth = move || usize::try_from(waiting.waiting(FileSink::NAME)).unwrap_or(usize::MAX);
-        queues.push((FileSink::NAME.to_owned(), Arc::new(depth)));
-        let sink = FileSink::new(path.clone(), destination, clock.clone());
-        supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
-    }
-    let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
-    let reconfigured = deliveries.reconfigure(channels, &trial::machine_name(&config)).await;
-    config.warnings.extend(reconfigured.faults);
-    supervisor.spawn_delivery("deliveries", deliveries.clone().run());
-    let audit = Audit::new(outbox);
-    // Where there was no outbox, nothing tells what it had.
-    let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
-    let record: Record = {
-        let audit = audit.clone();
-        Arc::new(move |entry| audit.record(entry))
-    };
+    let stop = supervisor.token();
+    let parts = Parts::build(config, source, &listeners)?;
 
-    let message = format!("watching {}", text::count(config.services.len(), "service"));
-    record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
-
-    let boot = boot(store.as_ref()).await;
-    let world = World {
-        engine: engine.clone(),
-        registry: registry.clone(),
-        compose,
-        store: store.clone(),
-        commit: {
-            let audit = audit.clone();
-            Arc::new(move |changes, entries| {
-                let audit = audit.clone();
-                async move { audit.commit(changes, entries).await }.boxed()
-            })
-        },
-        clock: clock.clone(),
-        record: record.clone(),
-        deployed: {
-            let metrics = metrics.clone();
-            Arc::new(move |outcome, took| metrics.deployed(outcome, took))
-        },
-        boot: boot.clone(),
-    };
-    let origin = ServiceDeps {
-        source: source.clone(),
-        replace_registry: Box::new(move |config| {
-            current.replace(Arc::new(make_registry(config)?));
-            Ok(())
-        }),
-        withhold,
-        manager: manager.clone(),
-        deliveries: deliveries.clone(),
-    };
-    let (listening, audit_path) = (config.api.clone(), config.audit_path.clone());
-    let reloader = Reloader::start(config, origin, world, recorded, warnings, supervisor.token()).await;
-    let active = reloader.active();
-
-    let (polls, asked) = mpsc::unbounded_channel();
-    let poll_state = Arc::new(watch::Sender::new(PollState::default()));
-    let engine_state = Arc::new(watch::Sender::new(EngineHealth::default()));
-    let dependencies = Dependencies { engine: engine_state.subscribe(), state: failing.subscribe() };
-    let services =
-        Arc::new(Services::new(reloader.workers(), polls, poll_state.subscribe(), dependencies, uptime));
-    let state_health =
-        StateHealth { store: store.clone(), failing, clock: clock.clone(), record: record.clone() };
-
-    let check_now = Arc::new(Notify::new());
-    let health = EngineProbe {
-        engine: engine.clone(),
-        active: active.clone(),
-        clock: clock.clone(),
-        record: record.clone(),
-        state: engine_state.clone(),
-        check_now: check_now.clone(),
-    };
-    let (publisher, status_frames) = Publisher::new(services.clone(), clock.clone());
-    let (push_poller, pushes) = RegistryEvents::new(services.clone(), registry.clone());
-    let poller = Poller {
-        services: services.clone(),
-        registry,
-        active: active.clone(),
-        clock: clock.clone(),
-        record: record.clone(),
-        cycled: {
-            let metrics = metrics.clone();
-            Arc::new(move |took| metrics.cycled(took))
-        },
-        state: poll_state,
-        asked,
-    };
-    let monitor = Monitor { services: services.clone(), engine: engine.clone(), active: active.clone() };
-    let within = systemd::watchdog(&|name| std::env::var_os(name));
-    let alive = services.clone();
-    let proof = move || alive.clone().round_trip();
-    let signs = systemd::watchdog_loop(manager.clone(), within, proof, supervisor.token());
-    let events = Events {
-        engine,
-        services: services.clone(),
-        health: engine_state.subscribe(),
-        check_now,
-        last_nano: 0,
-    };
-    let api = Api {
-        services,
-        engine: engine_state.subscribe(),
-        active,
-        audit_path,
-        audit,
-        queues: Arc::new(queues),
-        deliveries,
-        status_frames,
-        stream_limiter: Limiter::for_streams(),
-        audit_answers: Arc::new(AuditAnswers::default()),
-        metrics,
-        pushes,
-        stop: supervisor.token(),
-        clock: clock.clone(),
-    };
     let limits = Limits::default();
-    let filter = routes(api, &listening.allowed_hosts, limits);
-
-    let what = reloader.summary();
-    supervisor.spawn("services", reloader.run(hangups));
-    supervisor.spawn("monitor", monitor.run(supervisor.token()));
-    supervisor.spawn("daemon health", health.run(supervisor.token()));
-    supervisor.spawn("state health", state_health.run(supervisor.token()));
-    supervisor.spawn("events", events.run(supervisor.token()));
-    supervisor.spawn("poller", poller.run(supervisor.token()));
-    supervisor.spawn("push poller", push_poller.run(supervisor.token()));
-    supervisor.spawn("status publisher", publisher.run(supervisor.token()));
-    supervisor.spawn("api", http::serve(listeners, filter, limits, supervisor.token()));
-    tracing::info!(config = %source.path().display(), api = ?listening.addresses, engine = %endpoint, "ready");
-
-    let stopping = supervisor.token();
-    let (said, at) = (record.clone(), clock.clone());
-    supervisor.spawn("farewell", async move {
-        stopping.cancelled().await;
-        said(AuditEntry::new(at.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
-    });
-    supervisor.spawn("service manager", signs);
-    manager.ready(&what);
+    supervisor.spawn("api", http::serve(listeners, parts.routes(limits, &stop), limits, stop.clone()));
+    let loaded = tokio::select! {
+        loaded = load(&parts, &mut supervisor) => Some(loaded?),
+        Some(signal) = signals.next() => {
+            tracing::info!(signal, "stopping before all is loaded");
+            stop.cancel();
+            None
+        }
+    };
+    let boot = loaded.as_ref().map(|loaded| (loaded.store.clone(), loaded.boot.clone()));
+    if let Some(loaded) = loaded {
+        spawn(parts, loaded, hangups, &mut supervisor);
+    }
     let end = supervisor.run_until(signals, STOP_GRACE).await;
-    if boot.before != boot.now {
-        // A state that can't be written is told of elsewhere.
-        let _ = store.put(BOOT, boot.now.as_bytes().to_vec()).await;
+    if let Some((store, boot)) = boot {
+        remember(&boot, store.as_ref()).await;
     }
     end.context("stopped by a fault")
 }
 
-/// Key of the machine's boot in the store.
-const BOOT: &str = "boot";
+/// What is made without waiting.
+struct Parts {
+    source: ConfigSource,
+    clock: Arc<dyn Clock>,
+    manager: Arc<ServiceManager>,
+    metrics: Arc<Metrics>,
+    endpoint: Endpoint,
+    engine: Arc<dyn Engine>,
+    registry: Arc<CurrentRegistry>,
+    make_registry: MakeRegistry,
+    compose: Arc<ComposeCli>,
+    shown: Shown,
+    services: Arc<Services>,
+    recording: Arc<OnceLock<Recording>>,
+    /// Requests for a poll cycle.
+    asked: mpsc::UnboundedReceiver<()>,
+    publisher: Publisher,
+    status_frames: StatusFrames,
+    push_poller: RegistryEvents,
+    pushes: RegistryEventSender,
+}
 
-/// Reads which boot of the machine this is, and in which one the agent was stopped.
-async fn boot(store: &dyn Store) -> Boot {
-    let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
-    Boot { now: now.trim().into(), before: before.unwrap_or_default().into() }
+type MakeRegistry = Arc<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
+
+/// What one part shows and others watch.
+struct Shown {
+    workers: watch::Sender<Option<Workers>>,
+    active: watch::Sender<ActiveConfig>,
+    engine: watch::Sender<EngineHealth>,
+    polls: watch::Sender<PollState>,
+    failing_state: watch::Sender<Option<Failing>>,
+}
+
+impl Shown {
+    fn new(config: Config) -> Self {
+        let warnings = Arc::new(config.warnings.clone());
+        Self {
+            workers: watch::Sender::new(None),
+            active: watch::Sender::new(ActiveConfig { config: Arc::new(config), warnings }),
+            engine: watch::Sender::default(),
+            polls: watch::Sender::default(),
+            failing_state: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Parts {
+    fn build(config: Config, source: &ConfigSource, listeners: &[TcpListener]) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let variable = |name: &str| std::env::var(name).ok();
+        let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
+        let endpoint =
+            Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
+        let credentials = Arc::new(Credentials::from_env());
+        let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
+        let metrics = Arc::new(Metrics::new());
+        let make_registry = registry_maker(metrics.clone(), credentials, listeners);
+        let registry = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
+        let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
+        compose.withhold(&config.named_variables);
+
+        let shown = Shown::new(config);
+        let (polls, asked) = mpsc::unbounded_channel();
+        let dependencies =
+            Dependencies { engine: shown.engine.subscribe(), state: shown.failing_state.subscribe() };
+        let services = Arc::new(Services::new(
+            shown.workers.subscribe(),
+            polls,
+            shown.polls.subscribe(),
+            dependencies,
+            Uptime::starting_now(),
+        ));
+        let (publisher, status_frames) = Publisher::new(services.clone(), clock.clone());
+        let (push_poller, pushes) = RegistryEvents::new(services.clone(), registry.clone());
+        Ok(Self {
+            source: source.clone(),
+            clock,
+            manager: Arc::new(ServiceManager::new(&|name| std::env::var_os(name))),
+            metrics,
+            endpoint,
+            engine,
+            registry,
+            make_registry,
+            compose,
+            shown,
+            services,
+            recording: Arc::default(),
+            asked,
+            publisher,
+            status_frames,
+            push_poller,
+            pushes,
+        })
+    }
+
+    /// The configuration in force.
+    fn config(&self) -> Arc<Config> {
+        self.shown.active.borrow().config.clone()
+    }
+
+    fn routes(&self, limits: Limits, stop: &CancellationToken) -> BoxedFilter<(Response,)> {
+        let config = self.config();
+        let api = Api {
+            services: self.services.clone(),
+            engine: self.shown.engine.subscribe(),
+            active: self.shown.active.subscribe(),
+            audit_path: config.audit_path.clone(),
+            recording: self.recording.clone(),
+            status_frames: self.status_frames.clone(),
+            stream_limiter: Limiter::for_streams(),
+            audit_answers: Arc::new(AuditAnswers::default()),
+            metrics: self.metrics.clone(),
+            pushes: self.pushes.clone(),
+            stop: stop.clone(),
+            clock: self.clock.clone(),
+        };
+        routes(api, &config.api.allowed_hosts, limits)
+    }
+
+    fn world(&self, store: Arc<dyn Store>, audit: Audit, boot: Boot) -> World {
+        let metrics = self.metrics.clone();
+        World {
+            engine: self.engine.clone(),
+            registry: self.registry.clone(),
+            compose: self.compose.clone(),
+            store,
+            record: record(&audit),
+            commit: Arc::new(move |changes, entries| {
+                let audit = audit.clone();
+                async move { audit.commit(changes, entries).await }.boxed()
+            }),
+            clock: self.clock.clone(),
+            deployed: Arc::new(move |outcome, took| metrics.deployed(outcome, took)),
+            boot,
+        }
+    }
+
+    fn service_deps(&self, deliveries: Deliveries) -> ServiceDeps {
+        let (registry, make, compose) =
+            (self.registry.clone(), self.make_registry.clone(), self.compose.clone());
+        let replace_registry: ReplaceRegistry = Box::new(move |config| {
+            registry.replace(Arc::new(make(config)?));
+            Ok(())
+        });
+        ServiceDeps {
+            source: self.source.clone(),
+            replace_registry,
+            withhold: Box::new(move |names| compose.withhold(names)),
+            manager: self.manager.clone(),
+            deliveries,
+            workers: self.shown.workers.clone(),
+            active: self.shown.active.clone(),
+        }
+    }
+}
+
+/// Makes clients for the registries that a configuration describes.
+fn registry_maker(
+    metrics: Arc<Metrics>,
+    credentials: Arc<Credentials>,
+    listeners: &[TcpListener],
+) -> MakeRegistry {
+    let meter = Meter::new(move |outcome, took| metrics.requested(outcome, took));
+    let port = |listener: &TcpListener| Some(listener.local_addr().ok()?.port());
+    let own_ports: Vec<u16> = listeners.iter().filter_map(port).collect();
+    Arc::new(move |config| {
+        let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
+        Ok(client.metered(meter.clone()).shielding(own_ports.clone()))
+    })
+}
+
+/// What was read when the program started.
+struct Loaded {
+    store: Arc<dyn Store>,
+    record: Record,
+    boot: Boot,
+    reloader: Reloader,
+}
+
+/// Reads the state and lets the services work.
+async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Loaded> {
+    let started = parts.clock.now();
+    let mut warnings = Vec::new();
+    let store = open_store(parts, &mut warnings).await?;
+    let config = parts.config();
+    if config.services.iter().any(|service| service.project().is_some())
+        && let Some(fault) = parts.compose.unfit().await
+    {
+        tracing::warn!("{fault}");
+        warnings.push(format!("compose, as it was at the start: {fault}"));
+    }
+    let (audit, deliveries, continued) = open_audit(parts, store.clone(), &mut warnings, supervisor).await;
+    // Where there was no outbox, nothing tells what it had.
+    let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
+    let record = record(&audit);
+    let message = format!("watching {}", text::count(config.services.len(), "service"));
+    record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
+    supervisor.spawn("farewell", farewell(record.clone(), parts.clock.clone(), supervisor.token()));
+
+    let boot = boot(store.as_ref()).await;
+    let world = parts.world(store.clone(), audit, boot.clone());
+    let mut reloader = Reloader::new(parts.service_deps(deliveries), world, supervisor.token());
+    reloader.load(recorded, warnings).await;
+    Ok(Loaded { store, record, boot, reloader })
+}
+
+/// The state on disk; in memory where none can be kept there.
+async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result<Arc<dyn Store>> {
+    let path = parts.config().state_path.clone();
+    let opened =
+        tokio::task::spawn_blocking(move || store::open(&path)).await.context("cannot open the state")??;
+    warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
+    Ok(Arc::new(MonitoredStore::new(opened.store, parts.shown.failing_state.clone())))
+}
+
+/// The audit with all its destinations, and whether it goes on from an earlier life.
+async fn open_audit(
+    parts: &Parts,
+    store: Arc<dyn Store>,
+    warnings: &mut Vec<String>,
+    supervisor: &mut Supervisor,
+) -> (Audit, Deliveries, bool) {
+    let config = parts.config();
+    let channels = Settings::of(&config);
+    let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
+    names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
+    let queue::Opened { outbox, continued } = open_outbox(store, &parts.clock, &names, warnings).await;
+    supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
+    let unwritten = outbox.clone();
+    let mut queues: Vec<(String, Depth)> =
+        vec![("outbox".to_owned(), Arc::new(move || unwritten.unwritten()))];
+    if let (Some(path), Some(destination)) = (&config.audit_path, outbox.destination(FileSink::NAME)) {
+        let waiting = outbox.clone();
+        let depth = move || usize::try_from(waiting.waiting(FileSink::NAME)).unwrap_or(usize::MAX);
+        queues.push((FileSink::NAME.to_owned(), Arc::new(depth)));
+        let sink = FileSink::new(path.clone(), destination, parts.clock.clone());
+        supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
+    }
+    let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
+    let faults = deliveries.reconfigure(channels, &trial::machine_name(&config)).await.faults;
+    if !faults.is_empty() {
+        parts.shown.active.send_modify(|active| Arc::make_mut(&mut active.config).warnings.extend(faults));
+    }
+    supervisor.spawn_delivery("deliveries", deliveries.clone().run());
+    let audit = Audit::new(outbox);
+    let recording = Recording { audit: audit.clone(), queues, deliveries: deliveries.clone() };
+    assert!(parts.recording.set(recording).is_ok(), "the audit is opened once");
+    (audit, deliveries, continued)
 }
 
 /// The outbox as it was left; a new one in memory where it can't be read.
@@ -286,5 +360,87 @@ async fn open_outbox(
             let opened = opened.expect("memory can always be read and written");
             queue::Opened { outbox: opened.outbox.with_state_in(store), ..opened }
         }
+    }
+}
+
+fn record(audit: &Audit) -> Record {
+    let audit = audit.clone();
+    Arc::new(move |entry| audit.record(entry))
+}
+
+/// Records that the program stops.
+async fn farewell(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    stop.cancelled().await;
+    record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
+}
+
+/// Starts all tasks; the program is ready then.
+fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervisor) {
+    let Parts { clock, manager, metrics, engine, registry, services, shown, .. } = parts;
+    let Loaded { store, record, reloader, .. } = loaded;
+    let check_now = Arc::new(Notify::new());
+    let active = shown.active.subscribe();
+    let health = EngineProbe {
+        engine: engine.clone(),
+        active: active.clone(),
+        clock: clock.clone(),
+        record: record.clone(),
+        state: shown.engine.clone(),
+        check_now: check_now.clone(),
+    };
+    let state_health =
+        StateHealth { store, failing: shown.failing_state, clock: clock.clone(), record: record.clone() };
+    let poller = Poller {
+        services: services.clone(),
+        registry,
+        active: active.clone(),
+        clock,
+        record,
+        cycled: Arc::new(move |took| metrics.cycled(took)),
+        state: shown.polls,
+        asked: parts.asked,
+    };
+    let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
+    let events = Events {
+        engine,
+        services: services.clone(),
+        health: shown.engine.subscribe(),
+        check_now,
+        last_nano: 0,
+    };
+    let within = systemd::watchdog(&|name| std::env::var_os(name));
+    let proof = move || services.clone().round_trip();
+    let signs = systemd::watchdog_loop(manager.clone(), within, proof, supervisor.token());
+
+    let what = reloader.summary();
+    supervisor.spawn("services", reloader.run(hangups));
+    supervisor.spawn("monitor", monitor.run(supervisor.token()));
+    supervisor.spawn("daemon health", health.run(supervisor.token()));
+    supervisor.spawn("state health", state_health.run(supervisor.token()));
+    supervisor.spawn("events", events.run(supervisor.token()));
+    supervisor.spawn("poller", poller.run(supervisor.token()));
+    supervisor.spawn("push poller", parts.push_poller.run(supervisor.token()));
+    supervisor.spawn("status publisher", parts.publisher.run(supervisor.token()));
+    supervisor.spawn("service manager", signs);
+    let api = &shown.active.borrow().config.api.addresses;
+    tracing::info!(config = %parts.source.path().display(), ?api, engine = %parts.endpoint, "ready");
+    manager.ready(&what);
+}
+
+/// Key of the machine's boot in the store.
+const BOOT: &str = "boot";
+
+/// Reads which boot of the machine this is, and in which one the agent was stopped.
+async fn boot(store: &dyn Store) -> Boot {
+    let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
+    Boot { now: now.trim().into(), before: before.unwrap_or_default().into() }
+}
+
+/// Writes down in which boot of the machine the agent was stopped.
+async fn remember(boot: &Boot, store: &dyn Store) {
+    if boot.before != boot.now {
+        // A state that can't be written is told of elsewhere.
+        let _ = store.put(BOOT, boot.now.as_bytes().to_vec()).await;
     }
 }

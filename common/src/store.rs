@@ -351,14 +351,13 @@ pub struct Failing {
 /// small write may succeed between two large ones that don't.
 pub struct MonitoredStore {
     inner: Arc<dyn Store>,
-    failing: Arc<watch::Sender<Option<Failing>>>,
+    failing: watch::Sender<Option<Failing>>,
 }
 
 impl MonitoredStore {
-    /// The same store, and where its failures are noted. Receivers are told when the error becomes another one.
-    pub fn new(inner: Arc<dyn Store>) -> (Self, Arc<watch::Sender<Option<Failing>>>) {
-        let failing = Arc::new(watch::Sender::new(None));
-        (Self { inner, failing: failing.clone() }, failing)
+    /// The same store; its failures are noted in `failing`, whose receivers are told when the error becomes another.
+    pub fn new(inner: Arc<dyn Store>, failing: watch::Sender<Option<Failing>>) -> Self {
+        Self { inner, failing }
     }
 }
 

@@ -414,11 +414,11 @@ fn spawn(
         let stderr = child.stderr.take().expect("stderr is piped");
         let (pid, log) = (child.id(), log.clone());
         std::thread::spawn(move || read_log(stderr, pid, &log));
-        let answers = wait_for("the agent to answer or to end", || {
+        let answers = wait_for("the agent to be ready or to end", || {
             match (request(&address, "GET", "/health", &[], &[]), child.try_wait()) {
-                (Ok(_), _) => Ok(true),
+                (Ok(reply), _) if reply.json()["status"] != "starting" => Ok(true),
                 (_, Ok(Some(_))) => Ok(false),
-                (Err(error), _) => Err(error.to_string()),
+                (reply, _) => Err(format!("{reply:?}")),
             }
         });
         if answers {

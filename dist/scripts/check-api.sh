@@ -45,7 +45,7 @@ CONFIG
 env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/config.json" >"$work/agent.log" 2>&1 &
 pid=$!
 for _ in $(seq 1 100); do
-    curl -s -o "$work/health" "http://127.0.0.1:$port/health" && break
+    curl -s -o "$work/health" "http://127.0.0.1:$port/health" && ! grep -q starting "$work/health" && break
     sleep 0.1
 done
 [ -s "$work/health" ] || die "the agent does not answer on port $port"

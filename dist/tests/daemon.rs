@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,13 +26,20 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with these services and waits until it answers.
+    /// Starts it with these services and waits until they are loaded.
     fn start(services: &Value, environment: &[(&str, &str)]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), services, environment)
     }
 
     /// The same where its files are already.
     fn start_in(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
+        let mut daemon = Self::begin(folder, services, environment);
+        daemon.wait_loaded();
+        daemon
+    }
+
+    /// The same without waiting.
+    fn begin(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
         let port = unused_port();
         let path = folder.path().join("config.json");
         fs::write(&path, config(&folder, port, services).to_string()).unwrap();
@@ -45,9 +53,11 @@ impl Daemon {
             .stderr(fs::File::create(folder.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        let mut daemon = Self { folder, port, child };
-        daemon.wait("it answers", |d| d.get("/status").is_some());
-        daemon
+        Self { folder, port, child }
+    }
+
+    fn wait_loaded(&mut self) {
+        self.wait("it is loaded", |d| d.get("/health").is_some_and(|health| health["status"] != "starting"));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -66,15 +76,19 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The JSON that a path answers with; `None` when nobody listens.
-    fn get(&self, path: &str) -> Option<Value> {
+    /// Head and body of an answer; `None` when nobody listens.
+    fn ask(&self, method: &str, path: &str) -> Option<(String, String)> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         socket.set_read_timeout(Some(LONG)).unwrap();
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        write!(socket, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
         socket.read_to_string(&mut text).ok()?;
-        let (_, body) = text.split_once("\r\n\r\n")?;
-        serde_json::from_str(body).ok()
+        text.split_once("\r\n\r\n").map(|(head, body)| (head.to_lowercase(), body.to_owned()))
+    }
+
+    /// The JSON that a path answers with; `None` when nobody listens.
+    fn get(&self, path: &str) -> Option<Value> {
+        serde_json::from_str(&self.ask("GET", path)?.1).ok()
     }
 
     fn names(&self) -> Vec<String> {
@@ -159,6 +173,89 @@ fn a_reload_adds_changes_and_removes_services() {
     daemon.signal(Signal::HUP);
     daemon.wait("all are gone", |d| d.names().is_empty());
     daemon.wait("so are the warnings", |d| d.get("/health").unwrap().get("config_warnings").is_none());
+}
+
+/// A compose in `folder` that does not say its version, which the agent asks for while it loads, before there is a file
+/// `go`. What to set `PATH` to.
+fn compose_that_waits(folder: &TempDir) -> String {
+    let path = folder.path().display();
+    let script = format!(
+        "#!/bin/sh\nwhile [ ! -e {path}/go ]; do sleep 0.05; done\necho 'Docker Compose version v2.30.0'\n"
+    );
+    fs::write(folder.path().join("docker"), script).unwrap();
+    fs::set_permissions(folder.path().join("docker"), fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{path}:/usr/bin:/bin")
+}
+
+#[test]
+fn the_api_answers_before_the_services_are_loaded_however_many_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let notify = folder.path().join("notify.sock");
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 500];
+    let path = compose_that_waits(&folder);
+    let compose = folder.path().join("compose.yml");
+    fs::write(&compose, "services: {}").unwrap();
+    let service = |n| json!({ "name": format!("s{n}"), "compose_project": format!("p{n}"), "compose_files": [compose] });
+    let services: Vec<Value> = (0..300).map(service).collect();
+    let environment = [("PATH", &*path), ("NOTIFY_SOCKET", notify.to_str().unwrap())];
+    let mut daemon = Daemon::begin(folder, &json!(services), &environment);
+    daemon.wait("it answers", |d| d.get("/health").is_some());
+
+    let (head, body) = daemon.ask("GET", "/health").unwrap();
+    assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: 1"), "{head}");
+    assert_eq!(body, r#"{"status":"starting"}"#);
+    let status = daemon.get("/status").unwrap();
+    assert_eq!((&status["starting"], &status["services"]), (&json!(true), &json!([])));
+    for path in ["/", "/ui", "/metrics", "/openapi.json", "/audit"] {
+        let (head, _) = daemon.ask("GET", path).unwrap();
+        assert!(head.starts_with("http/1.1 200") || head.starts_with("http/1.1 302"), "{path}: {head}");
+    }
+    for request in [
+        "GET /status/s1",
+        "GET /why/s1",
+        "GET /blocked",
+        "GET /not-found",
+        "GET /errored",
+        "GET /ui/events",
+        "GET /ui/stream",
+        "POST /trigger/s1",
+        "POST /redeploy/s1",
+        "POST /unblock/s1",
+    ] {
+        let (method, path) = request.split_once(' ').unwrap();
+        let (head, body) = daemon.ask(method, path).unwrap();
+        assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: 1"), "{request}: {head}");
+        assert!(body.contains("the agent is starting"), "{request}: {body}");
+    }
+    assert!(manager.recv(&mut buffer).is_err(), "it is not ready");
+
+    // What needs no service is kept until there are some.
+    assert!(daemon.ask("POST", "/trigger").unwrap().0.starts_with("http/1.1 200"));
+    fs::write(daemon.path("go"), "").unwrap();
+    daemon.wait_loaded();
+    assert_eq!(daemon.names().len(), 300);
+    assert!(daemon.get("/status").unwrap().get("starting").is_none());
+    let length = manager.recv(&mut buffer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&buffer[..length]), "READY=1\nSTATUS=watching 300 services\n");
+    daemon.wait("the trigger is taken up", |d| d.entry("manual_trigger").is_some());
+}
+
+#[test]
+fn an_agent_that_is_stopped_while_it_loads_ends_cleanly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = compose_that_waits(&folder);
+    let compose = folder.path().join("compose.yml");
+    fs::write(&compose, "services: {}").unwrap();
+    let service = json!({ "name": "a", "compose_project": "a", "compose_files": [compose] });
+    let mut daemon = Daemon::begin(folder, &json!([service]), &[("PATH", &path)]);
+    daemon.wait("it answers", |d| d.get("/health").is_some());
+    let began = Instant::now();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(0), "{}", daemon.log());
+    assert!(began.elapsed() < Duration::from_secs(8), "compose may take longer: {:?}", began.elapsed());
+    assert!(!daemon.log().contains("ready"), "{}", daemon.log());
 }
 
 #[test]

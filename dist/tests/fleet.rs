@@ -59,7 +59,9 @@ impl Fleet {
             .unwrap();
         self.running.push(child);
         let port = if mode == "agent" { self.agent_port } else { self.warden_port };
-        self.wait(&format!("{mode} answers"), |_| ask(port, "GET", "/health").is_some());
+        self.wait(&format!("{mode} is ready"), |_| {
+            ask(port, "GET", "/health").is_some_and(|health| health["status"] != "starting")
+        });
         self.running.len() - 1
     }
 

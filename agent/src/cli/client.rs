@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_common::config::ConfigSource;
 use evenkeel_common::wire::ErrorBody;
+use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
@@ -32,6 +33,9 @@ pub(super) enum ClientError {
     /// It answered with an error.
     #[error("{0}")]
     Refused(String),
+    /// It answered that it can't now, and that one should ask again.
+    #[error("{0}")]
+    Busy(String),
     /// It answered with something else than its API says.
     #[error("{api} is not an agent of this version: {cause}")]
     Unexpected {
@@ -108,7 +112,7 @@ impl Client {
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         match serde_json::from_slice(&body) {
             Ok(answer) => Ok(answer),
-            Err(_) if !status.is_success() => Err(refused(status, &body)),
+            Err(_) if !status.is_success() => Err(ClientError::Refused(said(status, &body))),
             Err(error) => {
                 Err(ClientError::Unexpected { api: self.api.to_string(), cause: error.to_string() })
             }
@@ -117,8 +121,10 @@ impl Client {
 
     async fn refusal(&self, response: Response) -> ClientError {
         let status = response.status();
+        let is_busy = response.headers().contains_key(RETRY_AFTER);
         match response.bytes().await {
-            Ok(body) => refused(status, &body),
+            Ok(body) if is_busy => ClientError::Busy(said(status, &body)),
+            Ok(body) => ClientError::Refused(said(status, &body)),
             Err(error) => self.unreachable(&error),
         }
     }
@@ -137,9 +143,10 @@ impl Client {
     }
 }
 
-fn refused(status: StatusCode, body: &[u8]) -> ClientError {
+/// What an answer with an error says.
+fn said(status: StatusCode, body: &[u8]) -> String {
     let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
-    ClientError::Refused(said.unwrap_or_else(|_| format!("the agent answered {status}")))
+    said.unwrap_or_else(|_| format!("the agent answered {status}"))
 }
 
 /// The address of the agent that the file describes.

@@ -117,7 +117,9 @@ pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
             match error {
                 ClientError::Address(_) => ExitCode::from(EXIT_USAGE),
                 ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
-                ClientError::Refused(_) | ClientError::Unexpected { .. } => ExitCode::FAILURE,
+                ClientError::Refused(_) | ClientError::Busy(_) | ClientError::Unexpected { .. } => {
+                    ExitCode::FAILURE
+                }
             }
         }
     }
@@ -130,7 +132,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         RemoteTask::Status { name: None, target } => {
             let report: StatusReport = target.client(config)?.get(&["status"]).await?;
             target.show(&report, || views::report(&report, terminal, now));
-            Ok(report.services.iter().all(is_fine))
+            Ok(!report.starting && report.services.iter().all(is_fine))
         }
         RemoteTask::Status { name: Some(name), target } => {
             let record: ServiceStatus = target.client(config)?.get(&["status", name]).await?;
@@ -240,12 +242,12 @@ async fn follow(
     }
 }
 
-/// The stream from where it ended; waits until an agent answers again.
+/// The stream from where it ended; waits until an agent answers again, and has loaded what it streams.
 async fn reopen(client: &Client, id: Option<&str>) -> Result<reqwest::Response, ClientError> {
     loop {
         tokio::time::sleep(RECONNECT).await;
         match client.stream(&["ui", "events"], id).await {
-            Err(ClientError::Unreachable { .. }) => {}
+            Err(ClientError::Unreachable { .. } | ClientError::Busy(_)) => {}
             outcome => return outcome,
         }
     }

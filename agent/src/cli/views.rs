@@ -13,6 +13,9 @@ const BAR: usize = 20;
 
 /// All services, one a line.
 pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
+    if report.starting {
+        return "the agent is starting and has not loaded its services yet\n".to_owned();
+    }
     if report.services.is_empty() {
         return "no services are configured\n".to_owned();
     }
@@ -110,7 +113,7 @@ fn as_command(how: &str) -> String {
     })
 }
 
-/// Whether the engine answers, and what is wrong with the configuration.
+/// Whether the agent works, and what is wrong with the configuration.
 pub(super) fn health(health: &Health, terminal: Terminal) -> String {
     let colour = if health.status == "ok" { Colour::Good } else { Colour::Bad };
     let mut out = format!("{}\n", terminal.paint(colour, &terminal.line(&health.status)));

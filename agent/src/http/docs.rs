@@ -66,9 +66,9 @@ pub(super) fn audit() -> Doc {
 }
 
 pub(super) fn health() -> Doc {
-    Doc::of("Whether the container engine answers.")
+    Doc::of("Whether the agent works: its services are loaded, and the container engine answers.")
         .json::<Health>(200, "It does.")
-        .json::<Health>(503, "It does not.")
+        .json::<Health>(503, "It is still starting, or the engine does not answer.")
 }
 
 pub(super) fn metrics() -> Doc {

@@ -43,7 +43,13 @@ fn service(name: &str) -> ServiceStatus {
 fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
     let queues: [(String, Depth); 1] = [("file".to_owned(), Arc::new(|| 3))];
     let view = View {
-        report: &StatusReport { uptime_seconds: 7, last_poll: None, poll_count: 0, services },
+        report: &StatusReport {
+            starting: false,
+            uptime_seconds: 7,
+            last_poll: None,
+            poll_count: 0,
+            services,
+        },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
         stream_clients: 2,

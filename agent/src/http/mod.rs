@@ -12,12 +12,12 @@ mod read;
 mod stream;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response, StatusCode, error};
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
@@ -45,10 +45,8 @@ pub struct Api {
     pub active: active::Watch,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
-    /// Entries for replay and live streams.
-    pub audit: Audit,
-    /// Waiting entries by destination.
-    pub queues: Arc<Vec<(String, Depth)>>,
+    /// Entries on their way; empty until the program has loaded them.
+    pub recording: Arc<OnceLock<Recording>>,
     /// Status for streams.
     pub status_frames: StatusFrames,
     /// Places for streams.
@@ -61,10 +59,18 @@ pub struct Api {
     pub pushes: RegistryEventSender,
     /// Ends the streams.
     pub stop: CancellationToken,
-    /// What became of the entries that leave this machine.
-    pub deliveries: Deliveries,
     /// Time.
     pub clock: Arc<dyn Clock>,
+}
+
+/// Entries on their way to those who read them.
+pub struct Recording {
+    /// Entries for replay and live streams.
+    pub audit: Audit,
+    /// Waiting entries by destination.
+    pub queues: Vec<(String, Depth)>,
+    /// What became of the entries that leave this machine.
+    pub deliveries: Deliveries,
 }
 
 /// All endpoints as one filter.
@@ -107,9 +113,18 @@ fn event_bodies(limits: Limits) -> Bodies {
 fn refused(fault: &ServiceError) -> Response {
     let status = match fault {
         ServiceError::Unknown(_) => StatusCode::NOT_FOUND,
-        ServiceError::Stopping | ServiceError::Unwritable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ServiceError::Starting | ServiceError::Stopping | ServiceError::Unwritable(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
-    error(status, fault.to_string())
+    let answer = error(status, fault.to_string());
+    if *fault == ServiceError::Starting { soon(answer) } else { answer }
+}
+
+/// An answer that asks to come again in a second.
+fn soon(mut answer: Response) -> Response {
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
 }
 
 /// An answer of a given media type.

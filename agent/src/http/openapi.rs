@@ -152,7 +152,8 @@ fn document(said: &[(Method, &'static str, Doc)]) -> Value {
             "description": "There is no login. Requests whose Host is no IP address, localhost, the machine's name \
                 or in api.allowed_hosts are refused with 403, and so are those from pages of other sites, except that a \
                 link may lead to the page and anybody may ask for /health. What GET serves, HEAD serves too. A body is \
-                read only where one is described. Where too much is under way at once the answer is 429 or 503 with \
+                read only where one is described. While the agent starts, what needs its services is answered with 503 \
+                and Retry-After until they are loaded. Where too much is under way at once the answer is 429 or 503 with \
                 Retry-After.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },

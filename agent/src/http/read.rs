@@ -3,9 +3,12 @@
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{AuditEntry, Health};
 
-use super::{Api, refused, with_type};
+use serde::Serialize;
+
+use super::{Api, refused, soon, with_type};
 use crate::http::metrics::View;
 use crate::model::text;
+use crate::project::services::ServiceError;
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
@@ -15,15 +18,15 @@ const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const AUDIT_MAX: usize = 500;
 
 pub(super) async fn blocked(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.services.blocked())
+    read(api.services.blocked())
 }
 
 pub(super) async fn not_found(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.services.not_found())
+    read(api.services.not_found())
 }
 
 pub(super) async fn errored(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.services.errored(api.clock.now()))
+    read(api.services.errored(api.clock.now()))
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
@@ -31,17 +34,15 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {
-    match api.services.status(request.param("name"), api.clock.now()) {
-        Ok(record) => json(StatusCode::OK, &record),
-        Err(fault) => refused(&fault),
-    }
+    read(api.services.status(request.param("name"), api.clock.now()))
 }
 
 pub(super) async fn why(api: Api, request: Request) -> Response {
-    match api.services.why(request.param("name"), api.clock.now()) {
-        Ok(report) => json(StatusCode::OK, &report),
-        Err(fault) => refused(&fault),
-    }
+    read(api.services.why(request.param("name"), api.clock.now()))
+}
+
+fn read<T: Serialize>(answer: Result<T, ServiceError>) -> Response {
+    answer.map_or_else(|fault| refused(&fault), |value| json(StatusCode::OK, &value))
 }
 
 /// Newest first. A limit over the maximum is the maximum; one that is no positive integer is refused
@@ -73,29 +74,31 @@ fn is_huge(text: &str) -> bool {
     text.len() > 18 && text.bytes().all(|b| b.is_ascii_digit()) && text.bytes().any(|b| b != b'0')
 }
 
+/// Whoever waits for 200 waits until the services are loaded, too.
 pub(super) async fn health(api: Api, _: Request) -> Response {
     let error = api.engine.borrow().error.clone();
-    let (code, status) = if error.is_some() {
-        (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
-    } else {
-        (StatusCode::OK, "ok")
+    let is_starting = api.services.is_starting();
+    let (code, status) = match (is_starting, &error) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+        (false, Some(_)) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        (false, None) => (StatusCode::OK, "ok"),
     };
     let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
     config_warnings.extend(api.services.warnings());
-    json(
-        code,
-        &Health { status: status.to_owned(), error, state: api.services.state_error(), config_warnings },
-    )
+    let state = api.services.state_error();
+    let answer = json(code, &Health { status: status.to_owned(), error, state, config_warnings });
+    if is_starting { soon(answer) } else { answer }
 }
 
 pub(super) async fn metrics(api: Api, _: Request) -> Response {
+    let recording = api.recording.get();
     let view = View {
         report: &api.services.report(api.clock.now()),
         polls: &api.services.poll_state(),
         engine: &api.engine.borrow().clone(),
         stream_clients: api.stream_limiter.taken(),
-        queues: &api.queues,
-        deliveries: &api.deliveries.stats(),
+        queues: recording.map_or(&[], |recording| &recording.queues),
+        deliveries: &recording.map(|recording| recording.deliveries.stats()).unwrap_or_default(),
     };
     match api.metrics.text(&view) {
         Ok(text) => with_type(text, TEXT_FORMAT),

@@ -2,37 +2,41 @@
 
 use std::sync::Arc;
 
-use evenkeel_common::http::{Request, Response};
+use evenkeel_common::http::{Permit, Request, Response};
 use evenkeel_common::sse::{self, Frame};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::{Stream, StreamExt, stream};
 
-use super::Api;
+use super::{Api, refused};
+use crate::project::services::ServiceError;
 
 /// Entries only, in unnamed frames.
 pub(super) async fn events(api: Api, request: Request) -> Response {
-    match api.stream_limiter.admit(request.arrival.peer.ip()) {
-        Ok(permit) => sse::reply(entries(&api, &request, None), api.stop, permit),
-        Err(refusal) => refusal,
-    }
+    let admitted = begin(&api, &request, None);
+    admitted.map_or_else(|refusal| refusal, |(permit, entries)| sse::reply(entries, api.stop, permit))
 }
 
 /// Entries and status, told apart by name.
 pub(super) async fn both(api: Api, request: Request) -> Response {
-    let permit = match api.stream_limiter.admit(request.arrival.peer.ip()) {
-        Ok(permit) => permit,
+    let (permit, entries) = match begin(&api, &request, Some("audit")) {
+        Ok(admitted) => admitted,
         Err(refusal) => return refusal,
     };
     let status = api.status_frames.follow().map(|data| Frame::Event { name: Some("status"), id: None, data });
-    sse::reply(stream::select(status, entries(&api, &request, Some("audit"))), api.stop, permit)
+    sse::reply(stream::select(status, entries), api.stop, permit)
 }
 
-fn entries(
+/// A place for a stream, and the entries for it. Refused while there are none to be had yet, or no place.
+#[allow(clippy::result_large_err)] // The answer is sent as it is.
+fn begin(
     api: &Api,
     request: &Request,
     name: Option<&'static str>,
-) -> impl Stream<Item = Frame> + Send + Sync + 'static {
+) -> Result<(Permit, impl Stream<Item = Frame> + Send + Sync + use<>), Response> {
+    let recording = api.recording.get().ok_or_else(|| refused(&ServiceError::Starting))?;
+    let permit = api.stream_limiter.admit(request.arrival.peer.ip())?;
     let after = sse::last_event_id(&request.headers);
-    let subscription = api.audit.journal().subscribe(sse::REPLAY, after);
-    sse::frames(subscription, name, |entry: &Arc<AuditEntry>| sse::json(entry.as_ref()))
+    let subscription = recording.audit.journal().subscribe(sse::REPLAY, after);
+    let entries = sse::frames(subscription, name, |entry: &Arc<AuditEntry>| sse::json(entry.as_ref()));
+    Ok((permit, entries))
 }

@@ -40,12 +40,15 @@ pub struct EngineHealth {
     pub consecutive_failures: u64,
 }
 
-/// The doors to all workers, in the configuration's order; reconfigured as a whole when the configuration changes.
+/// The doors to all workers, in the configuration's order; replaced as a whole when the configuration changes.
 pub type Workers = Arc<[Handle]>;
+
+/// The workers as they are shown to others: `None` while the program starts and they are not loaded yet.
+pub type WorkersWatch = watch::Receiver<Option<Workers>>;
 
 /// All services as they are configured at the moment.
 pub struct Services {
-    workers: watch::Receiver<Workers>,
+    workers: WorkersWatch,
     polls: Polls,
     poll_state: watch::Receiver<PollState>,
     dependencies: Dependencies,
@@ -67,6 +70,9 @@ pub enum ServiceError {
     /// No such service.
     #[error("no service named \"{0}\" is configured")]
     Unknown(String),
+    /// The services are not loaded yet.
+    #[error("the agent is starting and has not loaded its services yet; try again in a moment")]
+    Starting,
     /// The worker is gone: the program is stopping, or the service's configuration has just changed.
     #[error("the service is stopping; try again in a moment")]
     Stopping,
@@ -78,7 +84,7 @@ pub enum ServiceError {
 impl Services {
     /// A fleet of these workers.
     pub fn new(
-        workers: watch::Receiver<Workers>,
+        workers: WorkersWatch,
         polls: mpsc::UnboundedSender<()>,
         poll_state: watch::Receiver<PollState>,
         dependencies: Dependencies,
@@ -124,13 +130,23 @@ impl Services {
         Ok(self.in_context(now, |context| gates::why(&snapshot, &worker.config, context)))
     }
 
-    /// All workers as they are now.
+    /// Whether the services are still to be loaded.
+    pub fn is_starting(&self) -> bool {
+        self.workers.borrow().is_none()
+    }
+
+    /// All workers as they are now; none while the program starts.
     pub fn workers(&self) -> Workers {
-        self.workers.borrow().clone()
+        self.workers.borrow().clone().unwrap_or_default()
+    }
+
+    /// All workers, once they are loaded.
+    fn loaded(&self) -> Result<Workers, ServiceError> {
+        self.workers.borrow().clone().ok_or(ServiceError::Starting)
     }
 
     /// All workers, and when they are others.
-    pub fn watch_workers(&self) -> watch::Receiver<Workers> {
+    pub fn watch_workers(&self) -> WorkersWatch {
         self.workers.clone()
     }
 
@@ -146,7 +162,7 @@ impl Services {
     }
 
     fn worker(&self, name: &str) -> Result<Handle, ServiceError> {
-        let workers = self.workers();
+        let workers = self.loaded()?;
         let found = workers.iter().find(|worker| worker.config.name == name);
         found.cloned().ok_or_else(|| ServiceError::Unknown(name.to_owned()))
     }
@@ -164,10 +180,11 @@ impl Services {
         self.polls.send(()).map_err(|_| ServiceError::Stopping)
     }
 
-    /// `GET /status` (spec 2.5).
+    /// `GET /status` (spec 2.5). It says so while the services are not loaded yet.
     pub fn report(&self, now: Timestamp) -> StatusReport {
         let state = self.poll_state.borrow().clone();
         StatusReport {
+            starting: self.is_starting(),
             uptime_seconds: self.uptime.seconds(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
@@ -203,19 +220,19 @@ impl Services {
     }
 
     /// `GET /blocked` (spec 2.6).
-    pub fn blocked(&self) -> BTreeMap<String, String> {
+    pub fn blocked(&self) -> Result<BTreeMap<String, String>, ServiceError> {
         self.by_image(|worker| worker.snapshot.borrow().blocked.clone())
     }
 
     /// `GET /not-found` (spec 2.6).
-    pub fn not_found(&self) -> BTreeMap<String, String> {
+    pub fn not_found(&self) -> Result<BTreeMap<String, String>, ServiceError> {
         self.by_image(|worker| worker.snapshot.borrow().not_found.clone())
     }
 
     /// `GET /errored` (spec 2.6).
-    pub fn errored(&self, now: Timestamp) -> BTreeMap<String, String> {
-        let records = self.records(&self.workers(), now);
-        records.into_iter().filter_map(|record| Some((record.name, record.errored?))).collect()
+    pub fn errored(&self, now: Timestamp) -> Result<BTreeMap<String, String>, ServiceError> {
+        let records = self.records(&*self.loaded()?, now);
+        Ok(records.into_iter().filter_map(|record| Some((record.name, record.errored?))).collect())
     }
 
     /// What is not done because it is not the agent's to do, each with the service's name.
@@ -233,14 +250,14 @@ impl Services {
     fn by_image(
         &self,
         map: impl Fn(&Handle) -> BTreeMap<String, crate::model::image::Digest>,
-    ) -> BTreeMap<String, String> {
+    ) -> Result<BTreeMap<String, String>, ServiceError> {
         let mut all = BTreeMap::new();
-        for worker in self.workers().iter() {
+        for worker in self.loaded()?.iter() {
             for (image, digest) in map(worker) {
                 all.insert(format!("{}/{image}", worker.config.name), digest.to_string());
             }
         }
-        all
+        Ok(all)
     }
 }
 

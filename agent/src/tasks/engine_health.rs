@@ -27,7 +27,7 @@ pub struct EngineProbe {
     /// Audit.
     pub record: Record,
     /// What it shows.
-    pub state: Arc<watch::Sender<EngineHealth>>,
+    pub state: watch::Sender<EngineHealth>,
     /// Somebody has a reason to think that the engine came or went.
     pub check_now: Arc<Notify>,
 }

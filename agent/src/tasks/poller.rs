@@ -40,7 +40,7 @@ pub struct Poller {
     /// Whom to tell how long a cycle took.
     pub cycled: Arc<dyn Fn(Duration) + Send + Sync>,
     /// What it shows.
-    pub state: Arc<watch::Sender<PollState>>,
+    pub state: watch::Sender<PollState>,
     /// Requests for a cycle now.
     pub asked: mpsc::UnboundedReceiver<()>,
 }

@@ -42,14 +42,8 @@ pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
 
 /// The task that has the workers.
 pub struct Reloader {
+    deps: ServiceDeps,
     world: World,
-    source: ConfigSource,
-    replace_registry: ReplaceRegistry,
-    withhold: Withhold,
-    manager: Arc<ServiceManager>,
-    deliveries: Deliveries,
-    workers: watch::Sender<Workers>,
-    active: watch::Sender<ActiveConfig>,
     /// Warnings of the start that stay true.
     notices: Vec<String>,
     tasks: TaskSet,
@@ -83,67 +77,52 @@ pub struct ServiceDeps {
     pub manager: Arc<ServiceManager>,
     /// The ways out, which the file names too.
     pub deliveries: Deliveries,
+    /// Where the workers are shown.
+    pub workers: watch::Sender<Option<Workers>>,
+    /// Where the configuration in force is shown.
+    pub active: watch::Sender<ActiveConfig>,
 }
 
 impl Reloader {
-    /// Lets the services work. `recorded`: the last entries of earlier lives, where they are known. `notices`: warnings
-    /// of the start.
-    pub async fn start(
-        config: Config,
-        origin: ServiceDeps,
-        world: World,
-        recorded: Option<Vec<Arc<AuditEntry>>>,
-        notices: Vec<String>,
-        stop: CancellationToken,
-    ) -> Self {
-        let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
-        let services = active.config.services.clone();
+    /// No service yet. They will work until `stop`.
+    pub fn new(deps: ServiceDeps, world: World, stop: CancellationToken) -> Self {
         let tasks = TaskSet::new();
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
-        let mut this = Self {
-            world,
-            source: origin.source,
-            replace_registry: origin.replace_registry,
-            withhold: origin.withhold,
-            manager: origin.manager,
-            deliveries: origin.deliveries,
-            workers: watch::Sender::new(Workers::from([])),
-            active: watch::Sender::new(active),
-            notices: Vec::new(),
-            tasks,
-            placement,
-            doors: HashMap::new(),
-            stop,
-        };
+        Self { deps, world, notices: Vec::new(), tasks, placement, doors: HashMap::new(), stop }
+    }
+
+    /// Loads the services of the configuration in force as they were left, and lets them work. `recorded`: the last
+    /// entries of earlier lives, where they are known. `notices`: warnings of the start.
+    pub async fn load(&mut self, recorded: Option<Vec<Arc<AuditEntry>>>, notices: Vec<String>) {
         for notice in notices {
-            this.notice(notice);
+            self.notice(notice);
         }
         if let Some(recorded) = recorded {
-            this.record_unrecorded(&recorded).await;
+            self.record_unrecorded(&recorded).await;
         }
-        let mut members = this.orphans(&services).await;
-        let mut handles = Vec::with_capacity(services.len());
-        for service in services {
-            let (member, handle) = this.begin(service, StartReason::Start).await;
+        let config = self.config();
+        let mut members = self.orphans(&config.services).await;
+        let mut handles = Vec::with_capacity(config.services.len());
+        for service in &config.services {
+            let (member, handle) = self.begin(service.clone(), StartReason::Start).await;
             members.push(member);
             handles.push(handle);
         }
         // All at once, so that a deployment under way has its project before any other service.
-        this.placement.place(members);
-        this.workers.send_replace(handles.into());
-        let warnings = [&this.notices[..], &this.active.borrow().config.warnings[..]].concat();
-        this.active.send_modify(|active| active.warnings = Arc::new(warnings));
-        this
-    }
-
-    /// The workers.
-    pub fn workers(&self) -> watch::Receiver<Workers> {
-        self.workers.subscribe()
+        self.placement.place(members);
+        let warnings = [&self.notices[..], &config.warnings[..]].concat();
+        self.deps.active.send_modify(|active| active.warnings = Arc::new(warnings));
+        self.deps.workers.send_replace(Some(handles.into()));
     }
 
     /// The configuration in force.
-    pub fn active(&self) -> watch::Receiver<ActiveConfig> {
-        self.active.subscribe()
+    fn config(&self) -> Arc<Config> {
+        self.deps.active.borrow().config.clone()
+    }
+
+    /// The services that are configured.
+    fn workers(&self) -> Workers {
+        self.deps.workers.borrow().clone().unwrap_or_default()
     }
 
     /// Reads the file again at each of `hangups` until the program stops, then waits for the workers. Ends unasked
@@ -161,8 +140,8 @@ impl Reloader {
     }
 
     async fn reload(&mut self) {
-        self.manager.reloading();
-        let source = self.source.clone();
+        self.deps.manager.reloading();
+        let source = self.deps.source.clone();
         let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
         let taken = match loaded {
             Ok(Ok(Config { unusable_services: Some(why), .. })) => Err(why),
@@ -175,12 +154,12 @@ impl Reloader {
             self.refuse(&reason);
             words.push_str("; the file has faults and is not in force");
         }
-        self.manager.ready(&words);
+        self.deps.manager.ready(&words);
     }
 
     /// What the program does, for the service manager.
     pub fn summary(&self) -> String {
-        format!("watching {}", text::count(self.workers.borrow().len(), "service"))
+        format!("watching {}", text::count(self.workers().len(), "service"))
     }
 
     fn refuse(&self, reason: &str) {
@@ -188,22 +167,22 @@ impl Reloader {
         let mut entry = self.entry(Kind::CONFIG_REJECTED, Level::Error, message.to_owned());
         entry.reason = Some(reason.to_owned());
         self.say(entry);
-        let mut warnings = self.active.borrow().config.warnings.clone();
+        let mut warnings = self.config().warnings.clone();
         warnings.push(format!("the file has faults and is not in force: {reason}"));
         self.warn(warnings);
     }
 
     /// Puts a valid file into force.
     async fn take_over(&mut self, mut config: Config) -> Result<(), String> {
-        (self.withhold)(&config.named_variables);
-        let old = self.active.borrow().config.clone();
+        (self.deps.withhold)(&config.named_variables);
+        let old = self.config();
         if !same_registry(&old.registry, &config.registry) {
-            (self.replace_registry)(&config.registry).map_err(|error| format!("registry: {error:#}"))?;
+            (self.deps.replace_registry)(&config.registry).map_err(|error| format!("registry: {error:#}"))?;
         }
         let fixed = keep_fixed(&old, &mut config);
         let mut notes = Vec::new();
         let channels =
-            self.deliveries.reconfigure(Settings::of(&config), &trial::machine_name(&config)).await;
+            self.deps.deliveries.reconfigure(Settings::of(&config), &trial::machine_name(&config)).await;
         config.warnings.extend(channels.faults.iter().cloned());
         for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
             notes.push(format!("entries that waited for {name} and are dropped: {waited}"));
@@ -212,7 +191,7 @@ impl Reloader {
         let Some(exchanged) = self.exchange(&config.services).await else { return Ok(()) };
         notes.extend(exchanged.notes.iter().cloned());
         let warnings = config.warnings.clone();
-        self.active.send_modify(|active| active.config = Arc::new(config));
+        self.deps.active.send_modify(|active| active.config = Arc::new(config));
         let restart =
             fixed.iter().map(|key| format!("{key}: has changed in the file, which needs a restart"));
         self.warn(warnings.into_iter().chain(restart).collect());
@@ -224,13 +203,14 @@ impl Reloader {
     /// Lets these services work from now on: those that are the same as before are not touched. `None` when the
     /// program stops meanwhile.
     async fn exchange(&mut self, services: &[ServiceConfig]) -> Option<Exchanged> {
-        let before = self.workers.borrow().clone();
+        let before = self.workers();
         let wanted = |name: &str| services.iter().any(|service| service.name == name);
         let mut exchanged = Exchanged::default();
         let removed = before.iter().map(|handle| handle.config.name.clone());
         exchanged.removed = removed.filter(|name| !wanted(name)).collect();
         // Those that change answer until they have changed.
-        self.workers.send_replace(before.iter().filter(|h| wanted(&h.config.name)).cloned().collect());
+        let staying = before.iter().filter(|handle| wanted(&handle.config.name)).cloned();
+        self.deps.workers.send_replace(Some(staying.collect()));
         for name in &exchanged.removed {
             if retire(&before, name).await {
                 let note = format!("{name} is in the middle of a deployment, and goes when that is over");
@@ -268,7 +248,7 @@ impl Reloader {
             handles.push(handle);
         }
         self.placement.place(members);
-        self.workers.send_replace(handles.into());
+        self.deps.workers.send_replace(Some(handles.into()));
         Some(exchanged)
     }
 
@@ -397,7 +377,7 @@ impl Reloader {
             tracing::warn!("configuration: {warning}");
         }
         let all = [self.notices.clone(), warnings].concat();
-        self.active.send_modify(|active| active.warnings = Arc::new(all));
+        self.deps.active.send_modify(|active| active.warnings = Arc::new(all));
     }
 
     fn entry(&self, kind: Kind, level: Level, message: String) -> AuditEntry {

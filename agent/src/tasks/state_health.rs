@@ -27,7 +27,7 @@ pub struct StateHealth {
     /// Where a probe is written.
     pub store: Arc<dyn Store>,
     /// Where failures are noted, see [`evenkeel_common::store::MonitoredStore`].
-    pub failing: Arc<watch::Sender<Option<Failing>>>,
+    pub failing: watch::Sender<Option<Failing>>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Audit.

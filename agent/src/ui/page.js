@@ -613,6 +613,8 @@ async function readHealth() {
     if (fault.status !== 503 || !fault.body) return;
     health = fault.body;
   }
+  // It is read again when the stream is there, which is when all is loaded.
+  if (health.status === "starting") return;
   const lines = [...(health.config_warnings ?? [])];
   const down = health.status !== "ok";
   if (health.state) lines.unshift(health.state);
@@ -637,7 +639,11 @@ const connection = new Connection({
     status: takeStatus,
     audit: (entry) => takeEvent(entry, Date.now() - began > 3000),
   },
-  poll: async () => takeStatus(await ask("GET", "/status")),
+  poll: async () => {
+    const report = await ask("GET", "/status");
+    // Until its services are loaded an agent that starts has none to show.
+    if (!report.starting) takeStatus(report);
+  },
   badge: byId("link"),
   quiet: 45000, // a status comes at least every 30 seconds
 });

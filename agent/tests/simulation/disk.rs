@@ -5,6 +5,7 @@ use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
 use evenkeel_common::store::MonitoredStore;
 use evenkeel_common::wire::Level;
+use tokio::sync::watch;
 
 use super::*;
 
@@ -127,8 +128,8 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_is_told_once_and_so_is_its_end_however_the_writes_fail_meanwhile() {
     let fake = new_world();
-    let (store, failing) = MonitoredStore::new(Arc::new(fake.clone()));
-    let store: Arc<dyn Store> = Arc::new(store);
+    let failing = watch::Sender::new(None);
+    let store: Arc<dyn Store> = Arc::new(MonitoredStore::new(Arc::new(fake.clone()), failing.clone()));
     let recorder = fake.clone();
     let health = StateHealth {
         store: store.clone(),

@@ -53,7 +53,7 @@ fn member(name: &str, world: &World) -> (Member, Handle) {
 fn services(handles: &[Handle]) -> Arc<Services> {
     let (polls, _) = mpsc::unbounded_channel();
     let (_, poll_state) = watch::channel(PollState::default());
-    let (_, workers) = watch::channel(handles.into());
+    let (_, workers) = watch::channel(Some(handles.into()));
     let (_, engine) = watch::channel(EngineHealth::default());
     let (_, state) = watch::channel(None);
     let dependencies = Dependencies { engine, state };

@@ -3,10 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `{"status":"ok"}` with 200, or `{"status":"unavailable","error":…}` with 503.
+/// `{"status":"ok"}` with 200; with 503 `{"status":"starting"}` until the services are loaded, or
+/// `{"status":"unavailable","error":…}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// `ok` or `unavailable`.
+    /// `ok`, `starting` or `unavailable`.
     pub status: String,
     /// Why the container engine counts as unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -216,6 +216,10 @@ pub struct MountRecord {
 /// Answer of `GET /status` (spec 2.5).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
+    /// Whether the program has just started and has not loaded its services yet: `services` is empty then. Absent
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starting: bool,
     /// Whole seconds since the program started.
     pub uptime_seconds: u64,
     /// When the last poll cycle was complete; absent before the first.

@@ -112,14 +112,11 @@ fn programs() -> Vec<(bool, Program)> {
     all
 }
 
-/// All figures.
-pub(crate) fn lean(table: &mut Table) {
+/// The time to the first answer, which is not to depend on the number of services.
+pub(crate) fn first_answers(table: &mut Table) {
     for services in [1, 50, 300] {
         first_answer(table, services);
     }
-    resident(table);
-    watched(table);
-    idle(table);
 }
 
 fn first_answer(table: &mut Table, services: usize) {
@@ -142,7 +139,8 @@ fn first_answer(table: &mut Table, services: usize) {
     again.show(table);
 }
 
-fn resident(table: &mut Table) {
+/// Memory with many services.
+pub(crate) fn resident(table: &mut Table) {
     let mut whole = Figure::new("resident after 3 cycles, 300 services", " MiB", Some(13.0));
     let mut own = Figure::new("of it not from files", " MiB", Some(5.0));
     for (is_other, program) in programs() {
@@ -161,7 +159,7 @@ fn resident(table: &mut Table) {
 }
 
 /// Fifty containers that are measured every ten seconds.
-fn watched(table: &mut Table) {
+pub(crate) fn watched(table: &mut Table) {
     let mut whole = Figure::new("resident, 50 containers measured every 10 s", " MiB", Some(11.0));
     let mut own = Figure::new("of it not from files", " MiB", None);
     let mut opened = Figure::new("connections to the engine meanwhile", " a second", Some(0.0));
@@ -193,7 +191,7 @@ fn watched(table: &mut Table) {
 }
 
 /// Nothing falls due.
-fn idle(table: &mut Table) {
+pub(crate) fn idle(table: &mut Table) {
     let mut woken = Figure::new("wake-ups, 50 services, nothing due", " a second", Some(1.0));
     for (is_other, program) in programs() {
         let ground = Ground::new(50, HOUR, HOUR);

@@ -1,8 +1,8 @@
 //! Speed, memory and size of the release build, measured from outside.
 //!
 //! `cargo build --release -p evenkeel`, then `cargo bench -p contract-tests --bench agent --profile dev` prints the
-//! table and ends with 1 where a target was missed. Names of parts (see `PARTS`) after `--` measure just these. Not
-//! beside `dist/test.sh`, which sweeps such folders and containers away.
+//! table and ends with 1 where a target was missed. Names of parts (see `PARTS`) after `--` measure just these; `lean`
+//! stands for all that begin so. Not beside `dist/test.sh`, which sweeps such folders and containers away.
 //!
 //! The load comes from fakes that cost next to nothing, except where a row says that registry or engine are real.
 //! On a machine that has other work the spread tells how far to trust a figure.
@@ -91,7 +91,7 @@ fn mib(bytes: u64) -> String {
 type Part = fn(&mut Table);
 
 /// What is measured, by the name that asks for it alone.
-const PARTS: [(&str, Part); 9] = [
+const PARTS: [(&str, Part); 12] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),
@@ -100,7 +100,10 @@ const PARTS: [(&str, Part); 9] = [
     ("updates", updates),
     ("answers", live::answers),
     ("hundred", live::hundred),
-    ("lean", lean::lean),
+    ("lean-starts", lean::first_answers),
+    ("lean-resident", lean::resident),
+    ("lean-watched", lean::watched),
+    ("lean-idle", lean::idle),
 ];
 
 fn main() -> std::process::ExitCode {
@@ -109,7 +112,8 @@ fn main() -> std::process::ExitCode {
     let facts = machine();
     let mut table = Table::default();
     for (name, measure) in PARTS {
-        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+        let is_wanted = |word: &String| name == word || name.starts_with(&format!("{word}-"));
+        if wanted.is_empty() || wanted.iter().any(is_wanted) {
             measure(&mut table);
         }
     }
