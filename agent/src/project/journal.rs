@@ -19,7 +19,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// What of a service is durable.
 pub(super) struct Journal {
     commit: Commit,
-    saved: Durable,
+    /// What was written last, where the service began with another state: else it is the service's.
+    saved: Option<Box<Durable>>,
     /// The last write failed: why, and when the next one is tried.
     failed: Option<(StoreError, Instant)>,
     /// Entries of the service's first state, which go with the first write.
@@ -27,13 +28,17 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// A state as it was read.
-    pub(super) fn new(commit: Commit, saved: Durable) -> Self {
-        Self { commit, saved, failed: None, first_words: Vec::new() }
+    /// Nothing is to be written yet.
+    pub(super) fn new(commit: Commit) -> Self {
+        Self { commit, saved: None, failed: None, first_words: Vec::new() }
     }
 
-    /// What is to be said with the next write.
-    pub(super) fn say_first(&mut self, entries: Vec<AuditEntry>) {
+    /// A service that was left in the state `left` begins in the state `first`, of which `entries` tell: both go with
+    /// the next write.
+    pub(super) fn begin(&mut self, left: Durable, first: &Durable, entries: Vec<AuditEntry>) {
+        if self.saved.is_none() && left != *first {
+            self.saved = Some(Box::new(left));
+        }
         self.first_words.extend(entries);
     }
 
@@ -42,15 +47,18 @@ impl Journal {
         !self.first_words.is_empty()
     }
 
-    /// Writes a state if it differs from what was written last, and entries if there are any.
+    /// Writes the state that follows on `before` if it differs from what was written last, and entries if there are
+    /// any.
     pub(super) async fn write(
         &mut self,
         name: &str,
+        before: &Durable,
         durable: &Durable,
         entries: Vec<AuditEntry>,
     ) -> Result<(), StoreError> {
         let entries = [self.first_words.clone(), entries].concat();
-        let is_same = *durable == self.saved;
+        let saved = self.saved.as_deref().unwrap_or(before);
+        let is_same = durable == saved;
         if is_same && entries.is_empty() {
             return Ok(());
         }
@@ -63,15 +71,13 @@ impl Journal {
             return Err(error);
         }
         let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
-        if step(durable) != step(&self.saved) {
+        if step(durable) != step(saved) {
             let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
             tracing::info!(service = name, step, "journaled");
         }
         self.failed = None;
         self.first_words.clear();
-        if !is_same {
-            self.saved = durable.clone();
-        }
+        self.saved = None;
         Ok(())
     }
 

@@ -44,9 +44,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// What ended outside.
 enum Done {
-    Input(Input),
+    Input(Box<Input>),
     /// A part of a check, and how it goes on.
-    Part(Input, BoxFuture<'static, Done>),
+    Part(Box<Input>, BoxFuture<'static, Done>),
 }
 
 /// Something that a member must take in.
@@ -62,7 +62,7 @@ impl Event {
     /// What a check has seen, if this is the end of one.
     pub(super) fn observation_mut(&mut self) -> Option<&mut Observation> {
         match &mut self.0 {
-            Woken::Done(Done::Input(input) | Done::Part(input, _)) => match input {
+            Woken::Done(Done::Input(input) | Done::Part(input, _)) => match input.as_mut() {
                 Input::Checked { result: Ok(observation), .. } => Some(observation),
                 _ => None,
             },
@@ -87,7 +87,8 @@ enum Lifecycle {
 
 /// One service in its project's worker.
 pub struct Member {
-    pub(super) service: Service,
+    /// On the heap, as drafts of it are: a task's future has room for all values that it ever holds at once.
+    pub(super) service: Box<Service>,
     /// There is something new to be acted on.
     is_touched: bool,
     /// There may be something new to be shown.
@@ -96,7 +97,8 @@ pub struct Member {
     inbox: mpsc::UnboundedReceiver<Command>,
     snapshot: watch::Sender<Arc<crate::service::status::Snapshot>>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
-    pulled: Arc<watch::Sender<PullProgress>>,
+    /// How far the pull under way is, if there is one.
+    pulled: Option<watch::Receiver<PullProgress>>,
     lifecycle: Lifecycle,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<CheckEnd>>,
@@ -113,21 +115,21 @@ impl Member {
         world: World,
         reason_to_start: StartReason,
     ) -> (Self, Handle) {
-        let mut journal = Journal::new(world.commit.clone(), durable.clone());
-        let (service, entries) =
-            Service::new(config.clone(), durable, world.boot.clone(), reason_to_start, world.clock.now());
-        journal.say_first(entries);
+        let mut journal = Journal::new(world.commit.clone());
+        let (boot, now) = (world.boot.clone(), world.clock.now());
+        let (service, entries) = Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
+        journal.begin(durable, service.durable(), entries);
         let (sender, inbox) = mpsc::unbounded_channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(PullProgress::default())));
         let member = Self {
-            service,
+            service: Box::new(service),
             is_touched: true,
             is_stale: true,
             world,
             inbox,
             snapshot,
             running: FuturesUnordered::new(),
-            pulled: Arc::new(watch::Sender::new(PullProgress::default())),
+            pulled: None,
             lifecycle: Lifecycle::Active,
             cycle: None,
             waiting: Vec::new(),
@@ -182,7 +184,7 @@ impl Member {
     }
 
     /// Writes down how it was.
-    pub(super) async fn leave(mut self, now: Timestamp) {
+    pub(super) async fn leave(&mut self, now: Timestamp) {
         if self.service.is_stepping() {
             tracing::warn!("a step of the deployment is still under way; the next start takes it up");
         }
@@ -209,9 +211,9 @@ impl Member {
         self.cycle = None;
         let durable = self.service.durable().clone();
         let (service, entries) =
-            Service::new(config, durable, self.world.boot.clone(), StartReason::Reload, now);
-        self.service = service;
-        self.journal.say_first(entries);
+            Service::new(config, durable.clone(), self.world.boot.clone(), StartReason::Reload, now);
+        self.journal.begin(durable, service.durable(), entries);
+        *self.service = service;
         self.touch();
         self.publish();
         // Whoever does not wait for it sees it in the snapshot.
@@ -281,13 +283,13 @@ impl Member {
                 async move {
                     let result = check.observe(Some(REGISTRY_PATIENCE)).await;
                     let is_part = result.as_ref().is_ok_and(Observation::is_pending);
-                    let first = Input::Checked { generation, asked, result };
+                    let first = Box::new(Input::Checked { generation, asked, result });
                     if !is_part {
                         return Done::Input(first);
                     }
                     let rest = async move {
                         let result = check.observe(None).await;
-                        Done::Input(Input::Checked { generation, asked, result })
+                        Done::Input(Box::new(Input::Checked { generation, asked, result }))
                     };
                     Done::Part(first, rest.boxed())
                 }
@@ -295,20 +297,21 @@ impl Member {
             }
             Action::Inspect { generation, members } => async move {
                 let result = world.engine.containers(&members).await;
-                Done::Input(Input::Inspected { generation, result })
+                Done::Input(Box::new(Input::Inspected { generation, result }))
             }
             .boxed(),
             Action::Restart { name, id } => async move {
                 let result = world.engine.restart(&id).await;
-                Done::Input(Input::Restarted { name, result })
+                Done::Input(Box::new(Input::Restarted { name, result }))
             }
             .boxed(),
             Action::Step(step) => {
-                let progress = self.pulled.clone();
+                let (progress, pulled) = watch::channel(PullProgress::default());
+                self.pulled = Some(pulled);
                 async move {
                     let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
                     let result = perform::perform(engine, compose, step, &progress).await;
-                    Done::Input(Input::Stepped(result))
+                    Done::Input(Box::new(Input::Stepped(result)))
                 }
                 .boxed()
             }
@@ -362,7 +365,7 @@ impl Member {
                 self.take_in(input, now).await;
             }
             Done::Input(input) => {
-                let checked = match &input {
+                let checked = match input.as_ref() {
                     Input::Checked { result, .. } => Some(check_end(result)),
                     _ => None,
                 };
@@ -382,10 +385,10 @@ impl Member {
     }
 
     /// Decides on a fact; one that can't be decided on now waits for its turn.
-    async fn take_in(&mut self, input: Input, now: Timestamp) {
+    async fn take_in(&mut self, input: Box<Input>, now: Timestamp) {
         if self.held.is_empty() {
             let mut draft = self.service.clone();
-            let entries = draft.apply(input.clone(), now);
+            let entries = draft.apply(input.as_ref().clone(), now);
             if self.commit(draft, entries, now).await.is_ok() {
                 return;
             }
@@ -417,13 +420,13 @@ impl Member {
     /// Makes a decision durable together with what is said of it, then makes it the service's state.
     async fn commit(
         &mut self,
-        mut draft: Service,
+        mut draft: Box<Service>,
         entries: Vec<AuditEntry>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let entries = [draft.take_unsaid(), entries].concat();
         let ended = draft.take_ended();
-        self.journal.write(&draft.config().name, draft.durable(), entries).await?;
+        self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
         self.service = draft;
         if let Some(Ended { outcome, begun }) = ended {
             let took = now.duration_since(begun);
@@ -452,7 +455,8 @@ impl Member {
 
     /// Shows how it is now.
     fn publish(&self) {
-        let shown = self.service.snapshot(*self.pulled.borrow());
+        let pulled = self.pulled.as_ref().map(|pulled| *pulled.borrow()).unwrap_or_default();
+        let shown = self.service.snapshot(pulled);
         self.snapshot.send_if_modified(|old| {
             let changed = **old != shown;
             if changed {

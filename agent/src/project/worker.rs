@@ -73,8 +73,8 @@ pub enum Command {
     Check(Arc<Cycle>, oneshot::Sender<CheckEnd>),
     /// Look at the containers.
     Inspect,
-    /// Something happened.
-    Input(Input),
+    /// Something happened. On the heap: an inbox has room for 32 commands from the start.
+    Input(Box<Input>),
     /// The configuration has changed: go on with this one as soon as no step is under way, in another project where it
     /// names one. Answered then; the sender is dropped where the service has ended before that.
     Reconfigure(Arc<ServiceConfig>, oneshot::Sender<()>),
@@ -209,7 +209,8 @@ impl Worker {
         while at < self.members.len() {
             has_changed |= self.members[at].changes(now);
             if self.members[at].is_leaving() {
-                self.members.remove(at).leave(now).await;
+                self.members[at].leave(now).await;
+                self.members.remove(at);
                 has_changed = true;
             } else if !self.members[at].is_at_home(&self.key) {
                 let mut member = self.members.remove(at);

@@ -1,6 +1,6 @@
 //! What a service learns: everything that enters the decision core.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -85,7 +85,7 @@ pub struct Measurement {
     /// Memory of the engine's machine in bytes.
     pub machine_memory: u64,
     /// By full container ID.
-    pub containers: BTreeMap<String, ContainerUse>,
+    pub containers: HashMap<String, ContainerUse>,
 }
 
 /// What one container uses.

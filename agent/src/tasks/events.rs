@@ -68,7 +68,7 @@ impl Events {
         // It has just answered: what its health was before tells nothing about this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
-        self.tell_all(|| Command::Input(Input::EngineBack));
+        self.tell_all(|| Command::Input(Box::new(Input::EngineBack)));
         self.tell_all(|| Command::Inspect);
         loop {
             tokio::select! {
@@ -88,7 +88,7 @@ impl Events {
         }
         tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
         self.check_now.notify_one();
-        self.tell_all(|| Command::Input(Input::EngineGap));
+        self.tell_all(|| Command::Input(Box::new(Input::EngineGap)));
         true
     }
 
@@ -103,7 +103,7 @@ impl Events {
             if concerned {
                 let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
                 // A worker that is gone means that the program is stopping.
-                let _ = worker.inbox.send(Command::Input(input));
+                let _ = worker.inbox.send(Command::Input(Box::new(input)));
             } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
                 // What uses the network of a container of others is cut off by that.
                 let network_owners = &worker.snapshot.borrow().network_owners;

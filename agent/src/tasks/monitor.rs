@@ -4,7 +4,7 @@
 //! reading after two seconds, so that numbers are there soon; from then on all are read side by side. Between two
 //! rounds the task sleeps until a service shows something else: only then can there be a new container.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,11 +143,11 @@ impl Monitor {
                 continue;
             }
             let used = |id: String| readings.containers.get(&id)?.used.map(|used| (id, used));
-            let containers: BTreeMap<_, _> = ids.into_iter().filter_map(used).collect();
+            let containers: HashMap<_, _> = ids.into_iter().filter_map(used).collect();
             if !containers.is_empty() {
                 let measurement = Measurement { whole, machine_memory, containers };
                 // A worker that is gone was removed or is about to be.
-                let _ = worker.inbox.send(Command::Input(Input::Measured(measurement)));
+                let _ = worker.inbox.send(Command::Input(Box::new(Input::Measured(measurement))));
             }
         }
         Ok(again)

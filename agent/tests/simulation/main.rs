@@ -141,7 +141,7 @@ async fn polls(handle: &Handle, world: &World, script: Script) {
     let gap = async {
         if let Script::EngineGapAfter(time) = script {
             tokio::time::sleep(time).await;
-            assert!(handle.inbox.send(Command::Input(Input::EngineGap)).is_ok());
+            assert!(handle.inbox.send(Command::Input(Box::new(Input::EngineGap))).is_ok());
         }
         std::future::pending::<()>().await;
     };
