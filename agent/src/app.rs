@@ -218,6 +218,7 @@ impl Parts {
         World {
             engine: self.engine.clone(),
             registry: self.registry.clone(),
+            signatures: self.registry.clone(),
             compose: self.compose.clone(),
             store,
             record: record(&audit),

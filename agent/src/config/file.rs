@@ -303,6 +303,9 @@ pub(super) struct ServiceFile {
     /// Restarts in a row that did not help before the healer gives up.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub(super) heal_max_restarts: u32,
+    /// Images that stay on this machine of those that were deployed and proven, for each image; 0 keeps all.
+    #[schemars(range(min = 0, max = 50))]
+    pub(super) keep_images: u64,
     /// When a found image may be deployed. Without it: at once.
     pub(super) update: Option<UpdateFile>,
 }
@@ -352,6 +355,7 @@ impl Default for ServiceFile {
             health_grace: 60,
             heal_cooldown: 300,
             heal_max_restarts: 3,
+            keep_images: 3,
             update: None,
         }
     }

@@ -127,12 +127,12 @@ mod tests {
         }
         let service = &schema["properties"]["services"]["items"]["properties"];
         for key in "name images silent compose_files compose_project container_name env_file auto_update auto_start \
-                    auto_heal compose_watch cpu_threshold memory_threshold health_grace heal_cooldown heal_max_restarts update"
+                    auto_heal compose_watch cpu_threshold memory_threshold health_grace heal_cooldown heal_max_restarts keep_images update"
             .split_whitespace()
         {
             assert!(service[key].is_object(), "{key}");
         }
-        assert_eq!(service.as_object().unwrap().len(), 17);
+        assert_eq!(service.as_object().unwrap().len(), 18);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
                 "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
                 "a: x: is not a known key and is ignored; allowed: auto_heal, auto_start, auto_update, compose_files, \
                  compose_project, compose_watch, container_name, cpu_threshold, env_file, heal_cooldown, \
-                 heal_max_restarts, health_grace, images, memory_threshold, name, silent, update",
+                 heal_max_restarts, health_grace, images, keep_images, memory_threshold, name, silent, update",
                 "servics: is not a known key and is ignored; did you mean \"services\"?",
             ]
         );

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Project;
 use crate::model::image::Reference;
+use crate::model::tags::TagPattern;
 use crate::model::window::Window;
 
 pub mod active;
@@ -254,6 +255,8 @@ pub struct ServiceConfig {
     pub heal_cooldown: Duration,
     /// Consecutive failed restarts before giving up.
     pub heal_max_restarts: u32,
+    /// Proven images that are kept of those that this agent deployed, the running one included; 0: all are kept.
+    pub keep_images: usize,
     /// When a found image may be deployed; `None`: at once.
     pub update: Option<Arc<UpdateConfig>>,
 }
@@ -272,7 +275,7 @@ pub struct UpdateConfig {
     /// Public keys of which one must have signed the image; empty: none need be.
     pub signed_by: Vec<PathBuf>,
     /// Newer tags that are looked for.
-    pub tags: Option<String>,
+    pub tags: Option<TagPattern>,
     /// The line of `env_file` that a newer tag is written into.
     pub tag_variable: Option<String>,
 }

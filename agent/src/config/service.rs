@@ -228,6 +228,7 @@ fn checked(
         health_grace: Duration::from_secs(file.health_grace),
         heal_cooldown: Duration::from_secs(file.heal_cooldown),
         heal_max_restarts: file.heal_max_restarts,
+        keep_images: usize::try_from(file.keep_images).unwrap_or(usize::MAX),
         update,
     }
 }

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
 use super::file::{Items, UpdateFile};
+use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 
 /// The checked values of a service that has the object.
@@ -19,8 +20,8 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
         window: window(file, at, findings),
         approve: file.approve,
         gate: command(file.gate.as_ref(), &at.key("gate"), findings),
-        signed_by: file.signed_by.iter().flatten().flatten().map(PathBuf::from).collect(),
-        tags: some(&file.tags),
+        signed_by: keys(file.signed_by.as_ref(), &at.key("signed_by"), findings),
+        tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: some(&file.tag_variable),
     }
 }
@@ -32,6 +33,16 @@ pub(super) fn warn(file: &UpdateFile, auto_update: bool, at: &KeyPath, findings:
     }
     if !file.timezone.is_empty() && file.window.is_none() {
         findings.warn(&at.key("timezone"), "has no effect without window");
+    }
+    for (n, key) in file.signed_by.iter().flatten().flatten().enumerate() {
+        let place = at.key("signed_by").index(n);
+        if !Path::new(key).exists() {
+            findings
+                .warn(&place, format!("{} does not exist; no new image is deployed without it", quote(key)));
+        }
+        for weakness in weaknesses(Path::new(key)) {
+            findings.warn(&place, format!("{weakness}; who can change it controls what is deployed here"));
+        }
     }
     if let Some(program) = file.gate.iter().flatten().flatten().next() {
         for weakness in weaknesses(Path::new(program)) {
@@ -67,6 +78,35 @@ fn zone(name: &str, at: &KeyPath, findings: &mut Findings) -> Option<TimeZone> {
         findings.fault(at, what);
     }
     found
+}
+
+/// `signed_by`: where the public keys are. They are read when an image is to be verified, so that one that is not there
+/// now leaves no service out.
+fn keys(files: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<PathBuf> {
+    let files: Vec<&String> = files.into_iter().flatten().flatten().collect();
+    for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.starts_with('/')) {
+        let what = format!(
+            "{} is not absolute; allowed: the absolute path of a public key in PEM form",
+            quote(file)
+        );
+        findings.fault(&at.index(n), what);
+    }
+    files.into_iter().map(PathBuf::from).collect()
+}
+
+/// `tags`: a range of versions or a pattern.
+fn tags(text: &str, at: &KeyPath, findings: &mut Findings) -> Option<TagPattern> {
+    if text.is_empty() {
+        return None;
+    }
+    match TagPattern::parse(text) {
+        Ok(pattern) => Some(pattern),
+        Err(why) => {
+            let allowed = "allowed: a range of versions such as ~1.27, or a pattern such as 1.27.*-alpine";
+            findings.fault(at, format!("{} ({why}); {allowed}", quote(text)));
+            None
+        }
+    }
 }
 
 /// `gate`: the program's path and its arguments.
@@ -162,6 +202,18 @@ mod tests {
             (
                 json!({"window": "1:00-2:00", "timezone": "Mars"}),
                 "update.timezone: \"Mars\"; allowed: a name of the time zone database, such as Europe/Vienna"
+                    .into(),
+            ),
+            (
+                json!({"signed_by": "cosign.pub"}),
+                "update.signed_by[0]: \"cosign.pub\" is not absolute; allowed: the absolute path of a public key in \
+                 PEM form"
+                    .into(),
+            ),
+            (
+                json!({"tags": "latest"}),
+                "update.tags: \"latest\" (unexpected character 'l' while parsing major version number); allowed: a range \
+                 of versions such as ~1.27, or a pattern such as 1.27.*-alpine"
                     .into(),
             ),
             (json!({"approve": "yes"}), "update.approve: \"yes\"; allowed: true or false".into()),

@@ -9,6 +9,7 @@
 //! | `signature.rs` | what the signatures of an image come to |
 //! | `errors.rs` | what engine, registry and compose could not do |
 //! | `window.rs` | weekly hours in a time zone |
+//! | `tags.rs` | which tags are newer than the one in use |
 //! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
 
 pub mod compose;
@@ -18,6 +19,7 @@ pub mod image;
 pub mod output;
 pub mod project;
 pub mod signature;
+pub mod tags;
 pub mod text;
 pub mod window;
 

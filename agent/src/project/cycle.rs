@@ -1,16 +1,21 @@
-//! One request per unique image: services that ask in the same poll cycle share the answer (DECISIONS 4).
+//! One request per unique image: services that ask in the same poll cycle share the answer (DECISIONS 4, 7).
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 
-use crate::model::RegistryError;
-use crate::model::image::{Digest, Reference};
-use crate::ports::{Registry, Urgency};
+use crate::model::image::{Digest, Reference, Repository};
+use crate::model::{RegistryError, SignatureError, SignatureVerdict};
+use crate::ports::{Registry, Signatures, Urgency};
 
-type Answer = Shared<BoxFuture<'static, Result<Digest, RegistryError>>>;
+type Shareable<T> = Shared<BoxFuture<'static, T>>;
+type Answer = Shareable<Result<Digest, RegistryError>>;
+type Verdict = Shareable<Result<SignatureVerdict, SignatureError>>;
+/// An image, and the files with the keys.
+type Signed = (Repository, Digest, Vec<PathBuf>);
 
 /// The questions and answers of one cycle.
 pub struct Cycle {
@@ -18,17 +23,23 @@ pub struct Cycle {
     urgency: Urgency,
     by_person: bool,
     answers: Mutex<HashMap<Reference, Answer>>,
+    verdicts: Mutex<HashMap<Signed, Verdict>>,
 }
 
 impl Cycle {
     /// A cycle in which nothing was asked yet.
     pub fn new(registry: Arc<dyn Registry>, urgency: Urgency) -> Arc<Self> {
-        Arc::new(Self { registry, urgency, by_person: false, answers: Mutex::default() })
+        Self::of(registry, urgency, false)
     }
 
     /// A cycle that a person asked for.
     pub fn by_person(registry: Arc<dyn Registry>) -> Arc<Self> {
-        Arc::new(Self { registry, urgency: Urgency::Asked, by_person: true, answers: Mutex::default() })
+        Self::of(registry, Urgency::Asked, true)
+    }
+
+    fn of(registry: Arc<dyn Registry>, urgency: Urgency, by_person: bool) -> Arc<Self> {
+        let (answers, verdicts) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { registry, urgency, by_person, answers, verdicts })
     }
 
     /// Whether a person asked for it.
@@ -48,5 +59,25 @@ impl Cycle {
             answers.entry(reference.clone()).or_insert_with(ask).clone()
         };
         answer.await
+    }
+
+    /// Whether one of the keys signed this digest; the first to ask causes the requests.
+    pub async fn signature(
+        &self,
+        signatures: &Arc<dyn Signatures>,
+        repository: &Repository,
+        digest: &Digest,
+        keys: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        let signed = (repository.clone(), digest.clone(), keys.to_vec());
+        let verdict = {
+            let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+            let ask = || {
+                let (signatures, (repository, digest, keys)) = (signatures.clone(), signed.clone());
+                async move { signatures.verify(&repository, &digest, &keys).await }.boxed().shared()
+            };
+            verdicts.entry(signed.clone()).or_insert_with(ask).clone()
+        };
+        verdict.await
     }
 }

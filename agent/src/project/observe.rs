@@ -9,10 +9,10 @@ use futures_util::future::join_all;
 
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
-use crate::model::{Container, EngineError, Members, Project, RegistryError};
+use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict};
 use crate::ports::{Engine, Registry};
 use crate::service::action::FilesAsked;
-use crate::service::input::{CheckFault, Files, ImageView, LocalImage, Observation, Unanswered};
+use crate::service::input::{CheckFault, Files, ImageView, LocalImage, Observation, Unanswered, Unsigned};
 
 use super::cycle::Cycle;
 use super::files;
@@ -69,7 +69,7 @@ impl Check {
         let containers = containers.map_err(engine_fault)?;
 
         let mut images = Vec::with_capacity(config.images.len());
-        let mut unanswered = BTreeMap::new();
+        let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
         for (image, remote) in config.images.iter().zip(remote) {
             let ids = running_on(&containers, &image.reference);
             let (configured, reference) = (image.configured.clone(), image.reference.clone());
@@ -89,6 +89,16 @@ impl Check {
                 (Ok(()), Ok(Some(digest))) => self.compare_with(digest, &mut view, patience).await,
                 (Ok(()), Ok(None)) => Ok(()),
             };
+            let answer = match (&answer, &view.remote) {
+                (Ok(()), Some(digest)) => match self.unsigned(digest, &view, patience).await {
+                    Ok(why) => {
+                        unsigned.extend(why.map(|why| (view.configured.clone(), why)));
+                        Ok(())
+                    }
+                    Err(pending) => Err(pending),
+                },
+                _ => answer,
+            };
             if let Err(why) = answer {
                 view.remote = None;
                 unanswered.insert(view.configured.clone(), why);
@@ -97,7 +107,39 @@ impl Check {
         }
         let left_out = left_out(world, config, &containers).await;
         // What other services of the project have blocked is added by the worker, which has them.
-        Ok(Observation { images, containers, files, left_out, unanswered, ..Observation::default() })
+        Ok(Observation {
+            images,
+            containers,
+            files,
+            left_out,
+            unanswered,
+            unsigned,
+            ..Observation::default()
+        })
+    }
+
+    /// Why the image under this digest does not count as signed, where it must be.
+    async fn unsigned(
+        &self,
+        digest: &Digest,
+        view: &ImageView,
+        patience: Option<Duration>,
+    ) -> Result<Option<Unsigned>, Unanswered> {
+        let keys = match &self.config.update {
+            Some(update) if !update.signed_by.is_empty() => &update.signed_by,
+            _ => return Ok(None),
+        };
+        let asked = self.cycle.signature(&self.world.signatures, &view.reference.repository, digest, keys);
+        let verdict = match patience {
+            Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
+            None => asked.await,
+        };
+        Ok(match verdict {
+            Ok(SignatureVerdict::Valid) => None,
+            Ok(SignatureVerdict::Missing) => Some(Unsigned::Missing),
+            Ok(SignatureVerdict::Invalid(flaw)) => Some(Unsigned::Invalid(flaw)),
+            Err(error) => Some(Unsigned::Unknown(error.to_string())),
+        })
     }
 
     /// Notes what the tag names in the registry now, and what of the local images came from there.

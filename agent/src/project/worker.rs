@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
-use crate::ports::{Compose, Engine, Registry};
+use crate::ports::{Compose, Engine, Registry, Signatures};
 use crate::service::boot::Boot;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
@@ -49,6 +49,8 @@ pub struct World {
     pub engine: Arc<dyn Engine>,
     /// Image registries.
     pub registry: Arc<dyn Registry>,
+    /// Who signed images.
+    pub signatures: Arc<dyn Signatures>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
     /// Durable state, to be read.

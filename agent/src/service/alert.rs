@@ -205,6 +205,7 @@ mod tests {
             health_grace: Duration::from_mins(1),
             heal_cooldown: Duration::from_mins(5),
             heal_max_restarts: 3,
+            keep_images: 3,
             update: None,
         };
         let (mut service, _) = Service::new(

@@ -103,7 +103,9 @@ impl Service {
             let image = view.configured.clone();
             match self.compared(view, observation) {
                 Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
-                Comparison::Unanswered => all.matching &= self.ran_before(view, &observation.containers),
+                Comparison::Unanswered | Comparison::Unsigned => {
+                    all.matching &= self.ran_before(view, &observation.containers)
+                }
                 Comparison::UpToDate => {
                     let remote = view.remote.clone();
                     self.durable.published.extend(remote.clone().map(|remote| (image.clone(), remote)));
@@ -210,7 +212,14 @@ impl Service {
             let is_blocked = self.durable.blocked.contains_key(&view.configured);
             return if is_blocked { Comparison::Blocked } else { Comparison::Unanswered };
         }
-        compare::compare(view, &self.durable)
+        match compare::compare(view, &self.durable) {
+            Comparison::Stale { .. } | Comparison::NotFound { .. }
+                if observation.unsigned.contains_key(&view.configured) =>
+            {
+                Comparison::Unsigned
+            }
+            compared => compared,
+        }
     }
 
     /// The same without the images of containers that compose does not bring along.

@@ -26,6 +26,9 @@ pub(super) enum Comparison {
         /// Whether it was not known yet.
         new: bool,
     },
+    /// The registry has something else than what runs, and it must be signed and does not count as that: it is neither
+    /// fetched nor started, and what runs stays (DECISIONS 7).
+    Unsigned,
     /// The registry has something else than what runs.
     Stale {
         /// What the registry has.

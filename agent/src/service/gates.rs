@@ -19,8 +19,8 @@ struct View<'a> {
 }
 
 /// All gates, in the order in which they are asked.
-const GATES: [fn(&View<'_>) -> Gate; 8] =
-    [config, engine, registry, deploying, blocked, not_found, fault, schedule];
+const GATES: [fn(&View<'_>) -> Gate; 9] =
+    [config, engine, registry, deploying, blocked, not_found, signature, fault, schedule];
 
 /// How a service stands before each gate, and the first reason in one sentence.
 pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<'_>) -> WhyReport {
@@ -128,6 +128,19 @@ fn not_found(view: &View<'_>) -> Gate {
     by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
 }
 
+/// No signature counts: nobody can let it pass but who signs it (DECISIONS 7).
+fn signature(view: &View<'_>) -> Gate {
+    let word = "signature";
+    if let Some(why) = view.snapshot.unsigned.values().next() {
+        let waits = Gate { lifts_at: None, ..held(word, why.clone()) };
+        return by("sign the image with a key of signed_by", waits);
+    }
+    match &view.config.update {
+        Some(update) if !update.signed_by.is_empty() => open(word, "no image waits for a signature"),
+        _ => open(word, "no signature is asked for"),
+    }
+}
+
 /// A fault that is neither the engine's nor the registry's: a deployment that failed, or files that can't be used.
 fn fault(view: &View<'_>) -> Gate {
     let elsewhere = view.context.state_error.is_some() || view.snapshot.registry_fault.is_some();
@@ -203,7 +216,7 @@ mod tests {
 
     #[test]
     fn each_gate_alone_holds_and_gives_the_answer() {
-        let cases: [(&str, &str, Change); 7] = [
+        let cases: [(&str, &str, Change); 8] = [
             ("config", "auto_update is false", |_, config, _| config.auto_update = false),
             ("engine", "connection refused", |_, _, context| {
                 context.engine_error = Some("connection refused");
@@ -215,6 +228,9 @@ mod tests {
             }),
             ("not_found", "has no digest", |snapshot, _, _| {
                 snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
+            }),
+            ("signature", "is not signed", |snapshot, _, _| {
+                snapshot.unsigned = BTreeMap::from([("web".to_owned(), "web: 1 is not signed".to_owned())]);
             }),
             ("fault", "compose up failed", |snapshot, _, _| {
                 snapshot.status.errored = Some("compose up failed".into());

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::action::DisplacedTag;
 use super::wording;
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{ComposeError, Container, EngineError, EventKind};
+use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw};
 
 /// Something that is known now and was not before.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,6 +115,8 @@ pub struct Observation {
     pub left_out: Vec<PathBuf>,
     /// Images, as configured, whose digest the registry was asked for in vain; their view has none.
     pub unanswered: BTreeMap<String, Unanswered>,
+    /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
+    pub unsigned: BTreeMap<String, Unsigned>,
 }
 
 /// Why the registry's digest of an image is not known.
@@ -124,6 +126,17 @@ pub enum Unanswered {
     Pending,
     /// The registry gave none, with a stable text.
     Failed(String),
+}
+
+/// Why an image does not count as signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unsigned {
+    /// It has no signature.
+    Missing,
+    /// It has signatures, and none of them counts.
+    Invalid(SignatureFlaw),
+    /// It is not known whether it has one, with a stable text.
+    Unknown(String),
 }
 
 impl Observation {

@@ -14,6 +14,7 @@ use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 
 use super::assess::{Condition, Inactive};
+use super::compare::Comparison;
 use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
@@ -42,6 +43,8 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
     /// What the registries gave instead of digests in the last check.
     pub registry_fault: Option<String>,
+    /// Images, as configured, that wait for a signature, and why in words.
+    pub unsigned: BTreeMap<String, String>,
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
@@ -137,7 +140,21 @@ impl Service {
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.managed_elsewhere(),
             registry_fault: self.seen.as_ref().and_then(Observation::registry_fault),
+            unsigned: self.unsigned(),
         }
+    }
+
+    /// Images that the registry has something newer of that does not count as signed.
+    fn unsigned(&self) -> BTreeMap<String, String> {
+        let Some(seen) = self.seen.as_ref().filter(|seen| !seen.unsigned.is_empty()) else {
+            return BTreeMap::new();
+        };
+        let held = |view: &&ImageView| self.compared(view, seen) == Comparison::Unsigned;
+        let why = |view: &ImageView| {
+            let (why, remote) = (seen.unsigned.get(&view.configured)?, view.remote.as_ref()?);
+            Some((view.configured.clone(), wording::unsigned(&view.configured, remote, why)))
+        };
+        seen.images.iter().filter(held).filter_map(why).collect()
     }
 
     /// Warnings about containers that somebody else manages (DECISIONS 9).
@@ -353,6 +370,7 @@ mod tests {
             network_owners: BTreeSet::new(),
             warnings: Vec::new(),
             registry_fault: None,
+            unsigned: BTreeMap::new(),
         };
         snapshot.record(around)
     }

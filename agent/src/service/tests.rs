@@ -55,6 +55,7 @@ pub(super) fn config() -> ServiceConfig {
         health_grace: Duration::from_secs(10),
         heal_cooldown: Duration::from_mins(1),
         heal_max_restarts: 3,
+        keep_images: 3,
         update: None,
     }
 }
@@ -236,8 +237,8 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         containers: containers.iter().map(|c| (*c).clone()).collect(),
         blocked_elsewhere: Vec::new(),
         files: Files::Unread,
-        left_out: Vec::new(),
         unanswered: BTreeMap::new(),
+        ..Observation::default()
     }
 }
 

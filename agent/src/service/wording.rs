@@ -6,7 +6,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
-use crate::model::{Container, Manager};
+use crate::model::{Container, Manager, SignatureFlaw};
 
 use super::assess::{Condition, Inactive, Symptom};
 use super::boot::StartReason;
@@ -15,6 +15,7 @@ use super::event::{
     Updated,
 };
 use super::input::StepResult;
+use super::input::Unsigned;
 use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::{Failure, Flaw, Interference};
 
@@ -115,6 +116,24 @@ fn resumed(
     match image_changes {
         [only] => with_digests(entry, only.old_digest.as_ref(), Some(&only.digest)),
         _ => entry,
+    }
+}
+
+/// Why an update waits for a signature.
+pub(super) fn unsigned(image: &str, digest: &Digest, why: &Unsigned) -> String {
+    let digest = digest.short();
+    match why {
+        Unsigned::Missing => format!("{image}: {digest} is not signed"),
+        Unsigned::Invalid(SignatureFlaw::Malformed) => {
+            format!("{image}: {digest} has no signature in a form that is known")
+        }
+        Unsigned::Invalid(SignatureFlaw::OtherKey) => {
+            format!("{image}: {digest} is signed, but not with a key of signed_by")
+        }
+        Unsigned::Invalid(SignatureFlaw::OtherDigest) => {
+            format!("{image}: {digest} carries a signature that was made for another image")
+        }
+        Unsigned::Unknown(text) => format!("{image}: whether {digest} is signed is not known: {text}"),
     }
 }
 

@@ -430,6 +430,7 @@ fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
         health_grace: plan.grace,
         heal_cooldown: Duration::ZERO,
         heal_max_restarts: 0,
+        keep_images: 3,
         update: None,
     })
 }

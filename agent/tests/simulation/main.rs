@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::audit::Audit;
-use evenkeel_agent::config::{ConfiguredImage, ServiceConfig};
+use evenkeel_agent::config::{ConfiguredImage, ServiceConfig, UpdateConfig};
 use evenkeel_agent::model::image::Reference;
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
@@ -56,6 +56,7 @@ fn config(images: &[&str]) -> Arc<ServiceConfig> {
         health_grace: Duration::from_secs(10),
         heal_cooldown: Duration::from_mins(5),
         heal_max_restarts: 3,
+        keep_images: 3,
         update: None,
     })
 }
@@ -105,6 +106,7 @@ async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
     World {
         engine: Arc::new(fake.clone()),
         registry: Arc::new(fake.clone()),
+        signatures: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
         store,
         commit: Arc::new(move |changes, entries| {
@@ -429,4 +431,31 @@ async fn a_poll_with_nothing_new_writes_nothing_and_starts_nothing() {
     assert_eq!(fake.ups(), ups);
     assert_eq!(fake.entries().len(), said);
     assert_eq!(fake.durable(&state_key("shop")).await, before);
+}
+
+/// The same service, whose images must be signed.
+fn signed_only(config: &ServiceConfig) -> Arc<ServiceConfig> {
+    let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    Arc::new(ServiceConfig { update: Some(Arc::new(update)), ..config.clone() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_without_signature_is_neither_fetched_nor_started_until_it_is_signed() {
+    for (at, script) in (1..60).flat_map(|at| [(at, Script::Poll), (at, Script::RedeployFirst)]) {
+        let scenario = &SCENARIOS[0];
+        let (fake, config) = set_up(scenario);
+        let config = signed_only(&config);
+        fake.demand_signatures();
+        fake.crash_at(Some(at));
+        let lived = live(&fake, &config, LONG, script).await;
+        fake.crash_at(None);
+        let what = format!("killed at call {at}");
+        assert!(lived || live(&fake, &config, LONG, Script::Poll).await, "{what}");
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+        assert_eq!(fake.running("web"), [id_of(&old_name("web"))], "{what}");
+        fake.sign("v2");
+        assert!(live(&fake, &config, LONG, Script::Poll).await);
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+        assert_eq!(fake.running("web"), [id_of("v2")], "{what}");
+    }
 }

@@ -2,6 +2,7 @@
 //! be killed before and after every single call.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use async_trait::async_trait;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
 use evenkeel_agent::model::{
     ComposeError, Container, ContainerEvent, EngineError, HealthState, HealthTiming, Members, Model, Project,
-    RegistryError, State, UpMode, Usage,
+    RegistryError, SignatureError, SignatureVerdict, State, UpMode, Usage,
 };
-use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Urgency};
+use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Signatures, Urgency};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
@@ -56,6 +57,9 @@ struct FakeImage {
 
 #[derive(Default)]
 struct Inner {
+    /// Digests with a signature; where it is said, nothing else may be fetched.
+    signed: BTreeSet<Digest>,
+    only_signed: bool,
     /// What the registry has: `host/path:tag` to digest.
     registry: BTreeMap<String, Digest>,
     published: BTreeMap<Digest, (ImageId, Behaviour)>,
@@ -121,6 +125,16 @@ impl FakeWorld {
         let mut inner = self.lock();
         inner.registry.insert(reference.tagged(), digest_of(name));
         inner.published.insert(digest_of(name), (id_of(name), behaviour));
+    }
+
+    /// From now on nothing may be fetched that is not signed.
+    pub(crate) fn demand_signatures(&self) {
+        self.lock().only_signed = true;
+    }
+
+    /// Signs an image by its name.
+    pub(crate) fn sign(&self, name: &str) {
+        self.lock().signed.insert(digest_of(name));
     }
 
     /// Adds a service to the compose file.
@@ -419,6 +433,9 @@ impl Engine for FakeWorld {
     async fn pull(&self, reference: &Reference, _: &watch::Sender<PullProgress>) -> Result<(), EngineError> {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
+            if inner.only_signed && !inner.signed.contains(&digest) {
+                inner.violations.push(format!("{digest} is fetched without a signature"));
+            }
             let (id, behaviour) = inner
                 .published
                 .get(&digest)
@@ -528,6 +545,20 @@ impl Registry for FakeWorld {
     async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         self.point().await;
         Ok(self.lock().registry.values().any(|known| known == digest))
+    }
+}
+
+#[async_trait]
+impl Signatures for FakeWorld {
+    async fn verify(
+        &self,
+        _: &Repository,
+        digest: &Digest,
+        _: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        self.point().await;
+        let is_signed = self.lock().signed.contains(digest);
+        Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
     }
 }
 

@@ -18,7 +18,7 @@ pub struct WhyReport {
 /// One condition that an update has to pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gate {
-    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `fault` or `schedule`.
+    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `signature`, `fault` or `schedule`.
     pub gate: String,
     /// Whether it holds an update back now.
     pub holds: bool,

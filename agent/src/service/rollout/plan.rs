@@ -262,11 +262,13 @@ impl Service {
             if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
         let digest = match self.compared(view, observation) {
             Comparison::Stale { remote } => remote,
-            Comparison::UpToDate | Comparison::NotFound { .. } if *cause == Cause::Redeploy => {
+            Comparison::UpToDate | Comparison::NotFound { .. }
+                if *cause == Cause::Redeploy && !observation.unsigned.contains_key(&view.configured) =>
+            {
                 view.remote.clone()?
             }
-            Comparison::Blocked => {
-                // What runs stays. When nothing runs, the tag may name the blocked image itself.
+            Comparison::Blocked | Comparison::Unsigned => {
+                // What runs stays. When nothing runs, the tag may name the image itself.
                 let kept = if view.running.is_empty() { proven.cloned() } else { old_image };
                 return Some(Planned::Keep(view.reference.clone(), kept?));
             }

@@ -1,0 +1,363 @@
+//! Which tags of a repository are newer than the one in use (DECISIONS 7).
+//!
+//! A tag is read as `[v]NUMBERS[PRE-RELEASE][SUFFIX]`:
+//!
+//! | part | examples | rule |
+//! |---|---|---|
+//! | `v` | `v1.2.3` | a newer tag has it where the one in use has it |
+//! | numbers | `1`, `1.27`, `1.27.3` | a newer tag has as many: `1.27.3` is not moved to `1.28`, whose content changes |
+//! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | only who runs one is offered later ones of the same version |
+//! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has the very same |
+//!
+//! A range is compared with the numbers alone, missing ones being 0. With a glob the pattern itself says what belongs
+//! together: of the tags that match, one is newer where its numbers, read from left to right, are greater.
+
+use std::cmp::Ordering;
+
+use semver::{Version, VersionReq};
+
+/// How the words begin that stand for a version that is not finished.
+const PRE_RELEASES: [&str; 14] = [
+    "alpha",
+    "beta",
+    "canary",
+    "cr",
+    "dev",
+    "edge",
+    "insider",
+    "milestone",
+    "next",
+    "nightly",
+    "pre",
+    "preview",
+    "rc",
+    "snapshot",
+];
+/// They count where a number follows: `3.14.0a1`, `6.0.0-M2`.
+const NUMBERED_PRE_RELEASES: [&str; 3] = ["a", "b", "m"];
+
+/// `tags`: which tags may be told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TagPattern {
+    /// A range of versions, as Cargo writes it: `~1.27`, `^2`, `>=1.4, <2`.
+    Range(VersionReq),
+    /// A pattern in which `*` stands for digits and dots: `1.27.*-alpine`.
+    Glob(String),
+}
+
+impl TagPattern {
+    /// Reads a pattern: a glob where it has a `*`, else a range. The error says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if !text.contains('*') {
+            return VersionReq::parse(text).map(Self::Range).map_err(|error| error.to_string());
+        }
+        let is_of_tag = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '*');
+        if text.contains("**") {
+            return Err("two * stand side by side".to_owned());
+        }
+        match text.chars().find(|c| !is_of_tag(*c)) {
+            Some(c) => Err(format!("{c:?} is in no tag")),
+            None => Ok(Self::Glob(text.to_owned())),
+        }
+    }
+
+    /// The newest of `tags`, if it is newer than `current`.
+    pub fn newest<'a>(&self, current: &str, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+        match self {
+            Self::Range(range) => {
+                let current = VersionTag::parse(current)?;
+                let candidates = tags.into_iter().filter_map(|tag| Some((VersionTag::parse(tag)?, tag)));
+                candidates
+                    .filter(|(version, _)| range.matches(&version.version()))
+                    .filter(|(version, _)| version.follows(&current))
+                    .max_by(|(one, _), (other, _)| one.compare(other))
+                    .map(|(_, tag)| tag)
+            }
+            Self::Glob(pattern) => {
+                let current = numbers_in(current);
+                if current.is_empty() {
+                    return None;
+                }
+                let matching = tags.into_iter().filter(|tag| matches(pattern.as_bytes(), tag.as_bytes()));
+                let candidates = matching.map(|tag| (numbers_in(tag), tag));
+                candidates.filter(|(numbers, _)| *numbers > current).max().map(|(_, tag)| tag)
+            }
+        }
+    }
+
+    /// Whether anything can be newer than `current`: it has a version, or for a glob a number.
+    pub fn can_compare(&self, current: &str) -> bool {
+        match self {
+            Self::Range(_) => VersionTag::parse(current).is_some(),
+            Self::Glob(_) => !numbers_in(current).is_empty(),
+        }
+    }
+}
+
+/// A tag that names a version.
+#[derive(Debug, PartialEq, Eq)]
+struct VersionTag<'a> {
+    has_v: bool,
+    /// One to three.
+    numbers: Vec<u64>,
+    pre_release: Option<PreRelease>,
+    suffix: &'a str,
+}
+
+/// `rc.2`
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PreRelease {
+    word: String,
+    numbers: Vec<u64>,
+}
+
+impl<'a> VersionTag<'a> {
+    fn parse(tag: &'a str) -> Option<Self> {
+        let rest = tag.strip_prefix('v');
+        let has_v = rest.is_some();
+        let (numbers, rest) = leading_numbers(rest.unwrap_or(tag))?;
+        if numbers.len() > 3 {
+            return None;
+        }
+        let (pre_release, suffix) = match PreRelease::parse(rest) {
+            Some((pre_release, suffix)) => (Some(pre_release), suffix),
+            None => (None, rest),
+        };
+        Some(Self { has_v, numbers, pre_release, suffix })
+    }
+
+    fn version(&self) -> Version {
+        let number = |at: usize| self.numbers.get(at).copied().unwrap_or(0);
+        Version::new(number(0), number(1), number(2))
+    }
+
+    /// By version alone; a finished version is newer than all before it.
+    fn compare(&self, other: &Self) -> Ordering {
+        let finished = |tag: &Self| tag.pre_release.is_none();
+        self.numbers
+            .cmp(&other.numbers)
+            .then_with(|| finished(self).cmp(&finished(other)))
+            .then_with(|| self.pre_release.cmp(&other.pre_release))
+    }
+
+    /// Whether it is newer than `current` and of the same kind.
+    fn follows(&self, current: &Self) -> bool {
+        let is_offered =
+            self.pre_release.is_none() || (current.pre_release.is_some() && self.numbers == current.numbers);
+        let is_same_kind = self.has_v == current.has_v
+            && self.suffix == current.suffix
+            && self.numbers.len() == current.numbers.len();
+        is_same_kind && is_offered && self.compare(current) == Ordering::Greater
+    }
+}
+
+impl PreRelease {
+    /// The pre-release that `text` begins with, and what follows it.
+    fn parse(text: &str) -> Option<(Self, &str)> {
+        let body = text.strip_prefix(['-', '.', '_']).unwrap_or(text);
+        let end = body.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(body.len());
+        let (word, rest) = body.split_at(end);
+        let word = word.to_ascii_lowercase();
+        let after_sign = rest.strip_prefix(['.', '-']).unwrap_or(rest);
+        let (numbers, rest) = match leading_numbers(after_sign) {
+            Some(found) => found,
+            None => (Vec::new(), rest),
+        };
+        let is_known = PRE_RELEASES.contains(&word.as_str())
+            || (NUMBERED_PRE_RELEASES.contains(&word.as_str()) && !numbers.is_empty());
+        is_known.then_some((Self { word, numbers }, rest))
+    }
+}
+
+/// The numbers separated by dots that `text` begins with, and what follows them.
+fn leading_numbers(text: &str) -> Option<(Vec<u64>, &str)> {
+    let mut numbers = Vec::new();
+    let mut rest = text;
+    loop {
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        numbers.push(rest[..end].parse().ok()?);
+        rest = &rest[end..];
+        match rest.strip_prefix('.') {
+            Some(next) if next.starts_with(|c: char| c.is_ascii_digit()) => rest = next,
+            _ => return Some((numbers, rest)),
+        }
+    }
+}
+
+/// All numbers of a tag; those that are too long for one count as the greatest.
+fn numbers_in(tag: &str) -> Vec<u64> {
+    let numbers = tag.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
+    numbers.map(|number| number.parse().unwrap_or(u64::MAX)).collect()
+}
+
+/// Whether `tag` is of the form `pattern`, in which `*` stands for one or more digits and dots.
+fn matches(pattern: &[u8], tag: &[u8]) -> bool {
+    // The ends of all parts of the tag that the pattern up to here can stand for.
+    let mut ends = vec![false; tag.len() + 1];
+    ends[0] = true;
+    for p in pattern {
+        let mut next = vec![false; tag.len() + 1];
+        for (at, c) in tag.iter().enumerate() {
+            next[at + 1] = match p {
+                b'*' => (ends[at] || next[at]) && (c.is_ascii_digit() || *c == b'.'),
+                _ => ends[at] && p == c,
+            };
+        }
+        ends = next;
+    }
+    ends[tag.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn newest<'a>(pattern: &str, current: &str, tags: &[&'a str]) -> Option<&'a str> {
+        TagPattern::parse(pattern).unwrap().newest(current, tags.iter().copied())
+    }
+
+    #[test]
+    fn a_range_lets_through_versions_and_the_greatest_wins() {
+        let tags = ["1.27.2", "1.27.10", "1.27.9", "1.28.0", "2.0.0", "latest", "stable", "1.27", "1"];
+        for (range, current, expected) in [
+            ("~1.27", "1.27.2", Some("1.27.10")),
+            ("^1", "1.27.2", Some("1.28.0")),
+            (">=1.4, <2", "1.27.2", Some("1.28.0")),
+            (">1.28", "1.27.2", Some("2.0.0")),
+            ("~1.27", "1.27.10", None),
+            ("~1.27", "1.28.0", None),
+            // Below the range: the way into it.
+            ("~1.27", "1.26.4", Some("1.27.10")),
+            ("^3", "1.27.2", None),
+            ("^1", "latest", None),
+        ] {
+            assert_eq!(newest(range, current, &tags), expected, "{range} from {current}");
+        }
+    }
+
+    #[test]
+    fn a_newer_tag_has_the_same_suffix_the_same_sign_and_as_many_numbers() {
+        let tags = [
+            "1.28.0",
+            "v1.28.0",
+            "1.28.0-alpine",
+            "1.28.0-alpine3.20",
+            "1.28.0-alpine3.21",
+            "1.28",
+            "1.28-alpine",
+            "1.28.0.1",
+            "v1.29",
+            "1.28.0_amd64",
+            "2",
+            "1.28.0-alpine-slim",
+        ];
+        for (current, expected) in [
+            ("1.27.3", Some("1.28.0")),
+            ("v1.27.3", Some("v1.28.0")),
+            ("1.27.3-alpine", Some("1.28.0-alpine")),
+            ("1.27.3-alpine3.20", Some("1.28.0-alpine3.20")),
+            ("1.27.3-alpine3.19", None),
+            ("1.27", Some("1.28")),
+            ("1.27-alpine", Some("1.28-alpine")),
+            ("v1.27", Some("v1.29")),
+            ("1.27.3_amd64", Some("1.28.0_amd64")),
+            ("1", Some("2")),
+            ("1.27.3-debian", None),
+        ] {
+            assert_eq!(newest(">=1", current, &tags), expected, "from {current}");
+        }
+    }
+
+    #[test]
+    fn a_pre_release_is_offered_only_to_who_runs_one_of_that_version() {
+        let tags = [
+            "1.28.0-rc.1",
+            "1.28.0-rc.2",
+            "1.28.0-rc.10",
+            "1.28.0-beta.9",
+            "1.29.0-rc.1",
+            "1.28.0-rc.2-alpine",
+            "1.28.0-rc-alpine",
+            "1.28.0rc11",
+            "1.28.0b3",
+            "1.30.0-SNAPSHOT",
+            "1.30.0-M2",
+            "1.30.0-dev",
+        ];
+        for (current, expected) in [
+            ("1.27.0", None),
+            ("1.28.0-rc.1", Some("1.28.0rc11")),
+            ("1.28.0-beta.1", Some("1.28.0rc11")),
+            ("1.28.0-rc.1-alpine", Some("1.28.0-rc.2-alpine")),
+            ("1.29.0-rc.1", None),
+        ] {
+            assert_eq!(newest(">=1", current, &tags), expected, "from {current}");
+        }
+        assert_eq!(newest("^1", "1.28.0-rc.2", &["1.28.0-rc.3", "1.28.0"]), Some("1.28.0"));
+        assert_eq!(newest("<2", "1.28.0", &["2.0.0-rc.1"]), None);
+        // Letters that are no pre-release make a suffix.
+        assert_eq!(newest("^1", "1.0.0-b", &["1.0.1-b", "1.0.1-b2"]), Some("1.0.1-b"));
+        assert_eq!(newest("^1", "1.0.0-management", &["1.0.1-management"]), Some("1.0.1-management"));
+    }
+
+    #[test]
+    fn in_a_glob_a_star_stands_for_digits_and_dots() {
+        let tags = [
+            "1.27.4-alpine",
+            "1.27.12-alpine",
+            "1.27.12-alpine3.20",
+            "1.27.-alpine",
+            "1.28.0-alpine",
+            "1.27.4",
+        ];
+        for (glob, current, expected) in [
+            ("1.27.*-alpine", "1.27.3-alpine", Some("1.27.12-alpine")),
+            ("1.27.*-alpine", "1.27.12-alpine", None),
+            ("1.27.*-alpine*", "1.27.3-alpine3.19", Some("1.27.12-alpine3.20")),
+            ("*-alpine", "1.27.3-alpine", Some("1.28.0-alpine")),
+            ("1.27.*", "1.27.3", Some("1.27.4")),
+            // Never back, and never from a tag that says nothing of where it stands.
+            ("1.27.*-alpine", "1.28.0-alpine", None),
+            ("1.27.*-alpine", "alpine", None),
+        ] {
+            assert_eq!(newest(glob, current, &tags), expected, "{glob} from {current}");
+        }
+        let dated = ["2026.01.5", "2026.1.10", "2025.12.31", "RELEASE.2026-01-02T03-04-05Z"];
+        assert_eq!(newest("202*", "2025.12.31", &dated), Some("2026.1.10"));
+        let minio = "RELEASE.*-*-*T*-*-*Z";
+        assert_eq!(newest(minio, "RELEASE.2025-11-02T00-00-00Z", &dated), Some(dated[3]));
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_read_is_refused_with_a_reason() {
+        for (text, why) in [
+            ("", "unexpected end of input"),
+            ("latest", "unexpected character"),
+            (">=1 <2", "expected comma"),
+            ("1.27.*/x", "'/' is in no tag"),
+            ("1.**", "two *"),
+        ] {
+            let error = TagPattern::parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(TagPattern::parse(" ~1.27 ").is_ok());
+    }
+
+    #[test]
+    fn strange_tags_are_never_newer() {
+        let long = format!("1.{}", "9".repeat(40));
+        let tags = ["", "v", "vv1.2.3", "1..2", "1.2.", "-1.2.3", "sha-1234567", long.as_str(), "1.2.3.4.5"];
+        for current in ["1.2.3", "1.2"] {
+            assert_eq!(newest(">=0", current, &tags), None);
+        }
+        assert_eq!(newest("*", "1.2.3", &[&"9".repeat(5000)]), Some("9".repeat(5000).as_str()));
+    }
+
+    #[test]
+    fn two_thousand_tags_are_compared_at_once() {
+        let tags: Vec<String> = (0..2000).map(|n| format!("1.{}.{}", n / 50, n % 50)).collect();
+        let found = TagPattern::parse("^1").unwrap().newest("1.0.0", tags.iter().map(String::as_str));
+        assert_eq!(found, Some("1.39.49"));
+    }
+}
