@@ -138,7 +138,7 @@ impl Service {
             not_found: durable.not_found.clone(),
             running: self.running().map(|container| container.id.clone()).collect(),
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
-            warnings: self.managed_elsewhere(),
+            warnings: self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).collect(),
             registry_fault: self.seen.as_ref().and_then(Observation::registry_fault),
             unsigned: self.unsigned(),
         }
@@ -168,6 +168,21 @@ impl Service {
             Some(wording::managed(&c.name, manager))
         };
         self.containers.iter().flatten().filter_map(warning).collect()
+    }
+
+    /// Warning about containers that none of the configured compose files made: the files are others, or an agent in a
+    /// container sees them at another path than the engine's machine, and their relative paths lead elsewhere.
+    fn made_from_elsewhere(&self) -> Option<String> {
+        let configured = &self.config().compose_files;
+        let is_ours = |c: &Container| c.compose_files.iter().any(|file| configured.contains(file));
+        let of_compose = || self.containers.iter().flatten().filter(|c| !c.compose_files.is_empty());
+        if configured.is_empty() || of_compose().any(is_ours) {
+            return None;
+        }
+        let files: BTreeSet<String> =
+            of_compose().flat_map(|c| &c.compose_files).map(|file| file.display().to_string()).collect();
+        let files: Vec<String> = files.into_iter().collect();
+        (!files.is_empty()).then(|| wording::made_from_elsewhere(&files.join(", ")))
     }
 
     /// Whether all containers are well, or which are not. A failing one is not hidden by a healthy one.

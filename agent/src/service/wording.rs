@@ -497,6 +497,13 @@ pub(super) fn managed(container: &str, manager: &Manager) -> String {
     format!("container {container} is managed by {manager}: it is neither updated nor healed here")
 }
 
+/// Containers that were made from other compose files than the configured ones.
+pub(super) fn made_from_elsewhere(files: &str) -> String {
+    format!(
+        "its containers were made from {files}, not from compose_files: relative paths may lead elsewhere"
+    )
+}
+
 /// The images of a deployment, as configured.
 pub(super) fn names<'a>(image_changes: impl IntoIterator<Item = &'a ImageChange>) -> String {
     let names: Vec<&str> = image_changes.into_iter().map(|change| change.configured.as_str()).collect();

@@ -1,5 +1,7 @@
 //! Stories of containers that systemd or podman keeps (DECISIONS 9).
 
+use std::path::PathBuf;
+
 use super::*;
 use crate::model::Manager;
 
@@ -95,4 +97,25 @@ fn a_digest_that_was_seen_here_and_in_the_registry_is_remembered() {
     assert_eq!(story.service.durable().published.get(IMAGE), Some(&digest('1')));
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     assert_eq!(story.service.durable().published.get(IMAGE), Some(&digest('1')));
+}
+
+/// An agent in a container that sees the files at another path than the engine's machine.
+#[test]
+fn containers_of_other_compose_files_than_the_configured_ones_give_a_warning() {
+    let made_from = |files: &[&str]| Container {
+        compose_files: files.iter().map(PathBuf::from).collect(),
+        ..running("a")
+    };
+    for (files, warns) in [
+        (&["/home/ann/web.yml"][..], true),
+        (&["/srv/web.yml"], false),
+        (&["/home/ann/web.yml", "/srv/web.yml"], false),
+        (&[], false),
+    ] {
+        let mut story = Story::of(config());
+        story.look(&[&made_from(files)]);
+        let warnings = story.service.snapshot(PullProgress::default()).warnings;
+        assert_eq!(warnings.len(), usize::from(warns), "{files:?}: {warnings:?}");
+        assert!(warnings.iter().all(|text| text.contains("made from /home/ann/web.yml, not")));
+    }
 }
