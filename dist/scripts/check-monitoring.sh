@@ -11,6 +11,7 @@ program="${1:-$REPO/target/debug/evenkeel}"
 bring_promtool
 promtool="$(command -v promtool || echo "$REPO/target/tools/promtool")"
 have python3 || apt_install python3
+python3 -c "import yaml" 2>/dev/null || apt_install python3-yaml
 have curl || apt_install curl
 
 rules="$REPO/dist/prometheus"

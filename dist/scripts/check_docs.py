@@ -245,7 +245,7 @@ def check_evenkeel(page, command):
 
 
 # What people of such machines have. A word that is not here is a typing error, or needs to be explained.
-TOOLS = set("""apt bash cargo cd cp curl dnf docker echo export git install journalctl jq kill openssl promtool ss ssh stat
+TOOLS = set("""apt bash cargo cd cosign cp curl dnf docker echo export git install journalctl jq kill openssl promtool ss ssh stat
 sudo systemctl tar""".split())
 UNITS = {"evenkeel-agent", "evenkeel-warden", "docker", "docker.socket", "podman.socket", "dockward"}
 
