@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the manual: every configuration in it with --check, every webhook body as it is really sent, links and anchors,
-# and that each page is in the table of contents.
+# Checks the manual and the README: configurations with --check, webhook bodies as they are really sent, commands, YAML
+# samples, endpoints, keys, links, names of tests, the table of contents; with mdbook, also the pages that it makes.
 # Usage: bash dist/scripts/check-docs.sh [PROGRAM] (default: target/debug/evenkeel, which must be built)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -12,7 +12,7 @@ have python3 || apt_install python3
 python3 -c "import yaml" 2>/dev/null || apt_install python3-yaml
 python3 "$REPO/dist/scripts/check_docs.py" "$REPO" "$program"
 if have mdbook; then
-    mdbook build "$REPO/dist/docs" >/dev/null || die "mdbook could not build the manual"
+    bash "$REPO/dist/scripts/build-manual.sh"
 else
     say "NOT CHECKED: that mdbook builds the manual (mdbook is missing)"
 fi
