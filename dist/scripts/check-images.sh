@@ -67,20 +67,7 @@ AGENT_IMAGE=evenkeel-agent:$TAG
 WARDEN_IMAGE=evenkeel-warden:$TAG
 ENV
 mkdir "$WORK/web"
-cat >"$WORK/agent.json" <<'CONFIG'
-{
-  "api": { "address": ["0.0.0.0:9090"] },
-  "audit": { "path": "/var/log/evenkeel/audit.jsonl" },
-  "push": { "warden_url": "http://warden:8080", "token": "$AGENT_TOKEN", "machine_id": "here" },
-  "services": []
-}
-CONFIG
-cat >"$WORK/warden.json" <<'CONFIG'
-{
-  "api": { "port": "8080", "token": "$WARDEN_TOKEN", "state_path": "/var/lib/evenkeel-warden/warden-state.json" },
-  "agents": [{ "id": "here", "url": "http://agent:9090", "token": "$AGENT_TOKEN" }]
-}
-CONFIG
+cp "$REPO"/dist/packaging/image/sample/{agent,warden}.json "$WORK/"
 chmod 644 "$WORK"/*.json
 parts=(agent warden)
 if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
