@@ -83,7 +83,7 @@ def check_configuration(page, kind, text, folder):
     said = (ended.stdout + ended.stderr).strip()
     if ended.returncode != 0 or ("warnings: 0" not in said and "warning" in said):
         fault(page, f"line {line}: {said}")
-    if kind != "warden" and value.get("notifications", {}).get("webhooks"):
+    if kind != "warden" and value.get("notifications", {}).keys() & {"webhooks", "discord"}:
         check_bodies(page, line, value, text, file)
 
 
@@ -114,27 +114,30 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 
 def check_bodies(page, line, value, text, file):
-    """Sends a sample with each webhook to a server of our own; a body that calls itself JSON must be JSON."""
+    """Sends a sample by each channel to a server of our own. A body that calls itself JSON must be JSON, and where the
+    receiver's form is known, of that form."""
     server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    webhooks = value["notifications"]["webhooks"]
-    for number, webhook in enumerate(webhooks):
-        webhook["url"] = f"http://127.0.0.1:{server.server_port}/{number}"
+    channels = {name: value["notifications"][name] for name in ("webhooks", "discord") if name in value["notifications"]}
+    senders = [(webhook, "url", webhook["name"]) for webhook in channels.get("webhooks", [])]
+    senders += [(channels["discord"], "webhook_url", "discord")] if "discord" in channels else []
+    for number, (sender, address, _) in enumerate(senders):
+        sender[address] = f"http://127.0.0.1:{server.server_port}/{number}"
         # Every sample is to be sent, whatever the filter would keep back.
-        webhook.pop("events", None)
-        webhook.pop("min_level", None)
-    file.write_text(json.dumps({"notifications": {"webhooks": webhooks}, "services": []}))
+        sender.pop("events", None)
+        sender.pop("min_level", None)
+    file.write_text(json.dumps({"notifications": channels, "services": []}))
     Receiver.got = []
     ended = run(["test-notify", "--config", str(file)], text)
     server.shutdown()
-    if ended.returncode != 0 or len(Receiver.got) != len(webhooks):
+    if ended.returncode != 0 or len(Receiver.got) != len(senders):
         fault(page, f"line {line}: test-notify: {(ended.stdout + ended.stderr).strip()}")
     for path, kind, body in Receiver.got:
-        name = webhooks[int(path.strip("/"))]["name"]
+        name = senders[int(path.split("/")[1].split("?")[0])][2]
         try:
             sent = json.loads(body) if "json" in kind else None
         except ValueError as error:
-            fault(page, f"line {line}: webhook {name}: the body is no JSON ({error}): {body}")
+            fault(page, f"line {line}: {name}: the body is no JSON ({error}): {body}")
             continue
         if name in receivers.SHAPES:
             for text in receivers.faults(receivers.SHAPES[name], sent):

@@ -2,6 +2,20 @@
 
 # Each field with its type, or with a function that says whether a value is good; a `?` at the end: it may be left out.
 SHAPES = {
+    # Execute webhook.
+    "discord": {
+        "embeds": [
+            {
+                "title?": lambda value: isinstance(value, str) and len(value) <= 256,
+                "description?": lambda value: isinstance(value, str) and len(value) <= 4096,
+                "color?": int,
+                "timestamp?": str,
+                "fields?": lambda value: isinstance(value, list) and len(value) <= 25,
+                "footer?": {"text": str},
+            }
+        ],
+        "allowed_mentions?": {"parse": lambda value: value == []},
+    },
     # Incoming webhooks; Mattermost and Rocket.Chat take the same.
     "slack": {"text": str},
     # Bot API, sendMessage.
