@@ -14,6 +14,7 @@
 //! | [`systemd`] | telling the service manager how the program is |
 //! | [`http`] | serving: listeners, limits, access, routes |
 //! | [`sse`] | event streams: a journal as a reply |
+//! | [`metrics`] | what a scrape reads off the state |
 //! | [`permissions`] | who else can change a file |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
@@ -27,6 +28,7 @@ pub mod config;
 pub mod file;
 pub mod http;
 pub mod journal;
+pub mod metrics;
 pub mod page;
 pub mod permissions;
 pub mod queue;

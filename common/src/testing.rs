@@ -1,10 +1,12 @@
-//! What the tests of all packages share: waiting on a state, and ports for the programs that they start. Behind the
+//! What the tests of all packages share: waiting on a state, ports for the programs that they start, samples. Behind the
 //! feature `testing`, which no program has.
 
 use std::net::TcpListener;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::wire::{CheckStatus, ServiceStatus, StatusValue};
 
 /// Time limit for what a test waits for in the end. Far more than it takes: on a machine with other work every process
 /// waits for its turn, and a limit that a slow machine reaches says nothing about the program.
@@ -66,4 +68,39 @@ pub fn unused_port() -> u16 {
         .filter_map(|port| u16::try_from(port).ok())
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .expect("one port of thousands is free")
+}
+
+/// The status of a service of which nothing is known yet and nothing is turned on.
+pub fn service_status(name: &str) -> ServiceStatus {
+    ServiceStatus {
+        name: name.to_owned(),
+        status: StatusValue::Unknown,
+        blocked: None,
+        not_found: None,
+        errored: None,
+        auto_update: false,
+        auto_start: false,
+        auto_heal: false,
+        healthy: None,
+        unhealthy_reason: None,
+        deploying: false,
+        degraded: false,
+        exhausted: false,
+        restart_failures: 0,
+        updates_total: 0,
+        rollbacks_total: 0,
+        restarts_total: 0,
+        failures_total: 0,
+        images: None,
+        containers: None,
+        has_stats: false,
+        cpu_percent: 0.0,
+        memory_percent: 0.0,
+        memory_usage_mb: 0.0,
+        memory_limit_mb: 0.0,
+        last_check: None,
+        next_check: None,
+        check_status: CheckStatus::Idle,
+        deploy: None,
+    }
 }

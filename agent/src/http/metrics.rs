@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::metrics::{self, family, flag, single};
 use evenkeel_common::wire::{ServiceStatus, StatusReport, StatusValue};
 use jiff::Timestamp;
-use prometheus::core::{AtomicF64, AtomicU64};
-use prometheus::core::{Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec};
-use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, Opts, Registry, TextEncoder};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
 
 use crate::audit::DeliveryStats;
 use crate::ports::meter::RequestOutcome;
@@ -123,13 +124,10 @@ impl Metrics {
     }
 
     /// Everything as text.
-    pub fn text(&self, view: &View<'_>) -> Result<String, prometheus::Error> {
+    pub fn text(&self, view: &View<'_>) -> Result<Vec<u8>, prometheus::Error> {
         let mut families = self.registry.gather();
-        families.extend(now(view).gather());
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&families, &mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        families.extend(view.collect());
+        metrics::text(families)
     }
 }
 
@@ -145,145 +143,138 @@ fn add(registry: &Registry, collector: impl Collector + 'static) {
     registry.register(Box::new(collector)).expect(VALID);
 }
 
-/// What is read off the snapshots.
-fn now(view: &View<'_>) -> Registry {
-    let registry = Registry::new();
-    let gauge = |name: &str, help: &str, value: f64| {
-        let gauge = GenericGauge::<AtomicF64>::new(name, help).expect(VALID);
-        gauge.set(value);
-        add(&registry, gauge);
-    };
-    let counter = |name: &str, help: &str, value: u64| {
-        let counter = GenericCounter::<AtomicU64>::new(name, help).expect(VALID);
-        counter.inc_by(value);
-        add(&registry, counter);
-    };
-    let labelled = |name: &str, help: &str, labels: &[&str]| {
-        let gauges = GenericGaugeVec::<AtomicF64>::new(Opts::new(name, help), labels).expect(VALID);
-        add(&registry, gauges.clone());
-        gauges
-    };
-    let services = &view.report.services;
+/// A metric of each service: name, help, value. What was not measured has no value; a zero would be taken for one.
+type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
-    let build = labelled("evenkeel_build_info", "Always 1; the version stands in the label.", &["version"]);
-    build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
-    gauge("evenkeel_uptime_seconds", "Time since the agent started.", view.report.uptime_seconds as f64);
-    gauge("evenkeel_services", "Configured services.", services.len() as f64);
-    let last_poll = seconds(view.polls.last_poll);
-    gauge(
-        "evenkeel_last_poll_timestamp_seconds",
-        "End of the last poll cycle; 0 before the first.",
-        last_poll,
-    );
-    gauge("evenkeel_stream_clients", "Clients of the event streams.", view.stream_clients as f64);
-    let queues = labelled(
-        "evenkeel_audit_queue_entries",
-        "Audit entries that wait for a destination.",
-        &["destination"],
-    );
-    for (destination, depth) in view.queues {
-        queues.with_label_values(&[destination]).set(depth() as f64);
-    }
-    let delivered = GenericCounterVec::<AtomicU64>::new(
-        Opts::new("evenkeel_deliveries_total", "Tries to deliver audit entries, by how they ended."),
-        &["destination", "outcome"],
-    )
-    .expect(VALID);
-    add(&registry, delivered.clone());
-    for stats in view.deliveries {
-        queues.with_label_values(&[&stats.name]).set(stats.queued as f64);
-        for (outcome, count) in [("sent", stats.sent), ("failed", stats.failed), ("refused", stats.refused)] {
-            delivered.with_label_values(&[stats.name.as_str(), outcome]).inc_by(count);
-        }
-    }
-
-    let engine = view.engine;
-    gauge("docker_daemon_healthy", "Whether the container engine answers.", flag(engine.error.is_none()));
-    gauge(
-        "docker_daemon_consecutive_failures",
-        "Checks of the container engine in a row that failed.",
-        engine.consecutive_failures as f64,
-    );
-    counter("docker_daemon_checks_total", "Checks of the container engine.", engine.checks);
-
-    let status = labelled(
-        "evenkeel_service_status",
-        "1 for the word that the service's status is, 0 for all others.",
-        &["service", "status"],
-    );
-    for service in services {
-        for (value, word) in STATUS_VALUES {
-            status.with_label_values(&[&service.name, word]).set(flag(service.status == value));
-        }
-    }
-
-    let per_service = |name: &str, help: &str, value: &dyn Fn(&ServiceStatus) -> Option<f64>| {
-        let gauges = labelled(name, help, &["service"]);
-        for service in services {
-            if let Some(value) = value(service) {
-                gauges.with_label_values(&[&service.name]).set(value);
-            }
-        }
-    };
-    per_service("evenkeel_service_healthy", "1 when its containers are known to be healthy.", &|s| {
+const PER_SERVICE: [PerService; 18] = [
+    ("evenkeel_service_healthy", "1 when its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
-    });
-    per_service("evenkeel_service_deploying", "Whether a deployment runs.", &|s| Some(flag(s.deploying)));
-    per_service("evenkeel_service_degraded", "Whether the healer is at work.", &|s| Some(flag(s.degraded)));
-    per_service("evenkeel_service_exhausted", "Whether the healer gave up.", &|s| Some(flag(s.exhausted)));
-    per_service("evenkeel_service_blocked", "Whether a bad image is blocked.", &|s| {
-        Some(flag(s.blocked.is_some()))
-    });
-    per_service("evenkeel_service_not_found", "Whether an image is missing on this machine.", &|s| {
+    }),
+    ("evenkeel_service_deploying", "Whether a deployment runs.", |s| Some(flag(s.deploying))),
+    ("evenkeel_service_degraded", "Whether the healer is at work.", |s| Some(flag(s.degraded))),
+    ("evenkeel_service_exhausted", "Whether the healer gave up.", |s| Some(flag(s.exhausted))),
+    ("evenkeel_service_blocked", "Whether a bad image is blocked.", |s| Some(flag(s.blocked.is_some()))),
+    ("evenkeel_service_not_found", "Whether an image is missing on this machine.", |s| {
         Some(flag(s.not_found.is_some()))
-    });
-    per_service("evenkeel_service_errored", "Whether a fault persists.", &|s| {
-        Some(flag(s.errored.is_some()))
-    });
-    per_service("evenkeel_service_restart_failures", "Restarts in a row that did not help.", &|s| {
+    }),
+    ("evenkeel_service_errored", "Whether a fault persists.", |s| Some(flag(s.errored.is_some()))),
+    ("evenkeel_service_restart_failures", "Restarts in a row that did not help.", |s| {
         Some(f64::from(s.restart_failures))
-    });
-    per_service("evenkeel_service_containers", "Containers, running or not.", &|s| {
+    }),
+    ("evenkeel_service_containers", "Containers, running or not.", |s| {
         Some(s.containers.as_ref().map_or(0, Vec::len) as f64)
-    });
-    per_service(
-        "evenkeel_service_last_check_timestamp_seconds",
-        "End of the last check; 0 before it.",
-        &|s| Some(seconds(s.last_check)),
-    );
-    // What was not measured has no value; a zero would be taken for one.
-    let measured = |s: &ServiceStatus, value: f64| s.has_stats.then_some(value);
-    per_service("evenkeel_service_has_stats", "Whether CPU and memory were measured.", &|s| {
-        Some(flag(s.has_stats))
-    });
-    per_service("evenkeel_service_cpu_cores", "CPU in use, in cores.", &|s| {
-        measured(s, s.cpu_percent / 100.0)
-    });
-    per_service("evenkeel_service_memory_usage_bytes", "Memory in use.", &|s| {
-        measured(s, s.memory_usage_mb * MIB)
-    });
-    per_service("evenkeel_service_memory_limit_bytes", "Memory that may be used.", &|s| {
+    }),
+    ("evenkeel_service_last_check_timestamp_seconds", "End of the last check; 0 before it.", |s| {
+        Some(seconds(s.last_check))
+    }),
+    ("evenkeel_service_has_stats", "Whether CPU and memory were measured.", |s| Some(flag(s.has_stats))),
+    ("evenkeel_service_cpu_cores", "CPU in use, in cores.", |s| measured(s, s.cpu_percent / 100.0)),
+    ("evenkeel_service_memory_usage_bytes", "Memory in use.", |s| measured(s, s.memory_usage_mb * MIB)),
+    ("evenkeel_service_memory_limit_bytes", "Memory that may be used.", |s| {
         measured(s, s.memory_limit_mb * MIB)
-    });
+    }),
+    ("evenkeel_service_updates_total", "New images that were proven.", |s| Some(s.updates_total as f64)),
+    ("evenkeel_service_rollbacks_total", "Deployments that were rolled back.", |s| {
+        Some(s.rollbacks_total as f64)
+    }),
+    ("evenkeel_service_restarts_total", "Restarts by the healer.", |s| Some(s.restarts_total as f64)),
+    ("evenkeel_service_failures_total", "Deployments, rollbacks and restarts that failed.", |s| {
+        Some(s.failures_total as f64)
+    }),
+];
 
-    let total = |name: &str, help: &str, value: &dyn Fn(&ServiceStatus) -> u64| {
-        let counters = GenericCounterVec::<AtomicU64>::new(Opts::new(name, help), &["service"]).expect(VALID);
-        for service in services {
-            counters.with_label_values(&[&service.name]).inc_by(value(service));
-        }
-        add(&registry, counters);
-    };
-    total("evenkeel_service_updates_total", "New images that were proven.", &|s| s.updates_total);
-    total("evenkeel_service_rollbacks_total", "Deployments that were undone.", &|s| s.rollbacks_total);
-    total("evenkeel_service_restarts_total", "Restarts by the healer.", &|s| s.restarts_total);
-    total("evenkeel_service_failures_total", "Deployments, ways back and restarts that failed.", &|s| {
-        s.failures_total
-    });
-    registry
+fn measured(service: &ServiceStatus, value: f64) -> Option<f64> {
+    service.has_stats.then_some(value)
 }
 
-fn flag(value: bool) -> f64 {
-    f64::from(u8::from(value))
+/// A view lives for one scrape: it is collected beside the registry, and never registered in it.
+impl Collector for View<'_> {
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.of_the_agent();
+        families.extend(self.of_the_services());
+        families
+    }
+}
+
+impl View<'_> {
+    fn of_the_agent(&self) -> Vec<MetricFamily> {
+        let of_queues = self.queues.iter().map(|(name, depth)| (name.as_str(), depth() as f64));
+        let of_deliveries = self.deliveries.iter().map(|stats| (stats.name.as_str(), stats.queued as f64));
+        let waiting = of_queues.chain(of_deliveries);
+        let delivered = self.deliveries.iter().flat_map(|stats| {
+            let counts = [("failed", stats.failed), ("refused", stats.refused), ("sent", stats.sent)];
+            counts.map(|(outcome, count)| {
+                ([("destination", stats.name.as_str()), ("outcome", outcome)], count as f64)
+            })
+        });
+        vec![
+            family(
+                "evenkeel_build_info",
+                "Always 1; the version stands in the label.",
+                [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+            ),
+            single(
+                "evenkeel_uptime_seconds",
+                "Time since the agent started.",
+                self.report.uptime_seconds as f64,
+            ),
+            single("evenkeel_services", "Configured services.", self.report.services.len() as f64),
+            single(
+                "evenkeel_last_poll_timestamp_seconds",
+                "End of the last poll cycle; 0 before the first.",
+                seconds(self.polls.last_poll),
+            ),
+            single("evenkeel_stream_clients", "Clients of the event streams.", self.stream_clients as f64),
+            family(
+                "evenkeel_audit_queue_entries",
+                "Audit entries that wait for a destination.",
+                waiting.map(|(destination, count)| ([("destination", destination)], count)),
+            ),
+            family(
+                "evenkeel_deliveries_total",
+                "Tries to deliver audit entries, by how they ended.",
+                delivered,
+            ),
+            single(
+                "docker_daemon_healthy",
+                "Whether the container engine answers.",
+                flag(self.engine.error.is_none()),
+            ),
+            single(
+                "docker_daemon_consecutive_failures",
+                "Checks of the container engine in a row that failed.",
+                self.engine.consecutive_failures as f64,
+            ),
+            single(
+                "docker_daemon_checks_total",
+                "Checks of the container engine.",
+                self.engine.checks as f64,
+            ),
+        ]
+    }
+
+    fn of_the_services(&self) -> Vec<MetricFamily> {
+        let services = &self.report.services;
+        let status = services.iter().flat_map(|service| {
+            STATUS_VALUES.map(|(value, word)| {
+                ([("service", service.name.as_str()), ("status", word)], flag(service.status == value))
+            })
+        });
+        let status = family(
+            "evenkeel_service_status",
+            "1 for the word that the service's status is, 0 for all others.",
+            status,
+        );
+        let per_service = PER_SERVICE.iter().map(|(name, help, value)| {
+            let samples = services.iter().filter_map(|s| Some(([("service", s.name.as_str())], value(s)?)));
+            family(name, help, samples)
+        });
+        std::iter::once(status).chain(per_service).collect()
+    }
 }
 
 fn seconds(at: Option<Timestamp>) -> f64 {

@@ -2,43 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_common::wire::CheckStatus;
+use evenkeel_common::testing::service_status as service;
 
 use super::*;
-
-fn service(name: &str) -> ServiceStatus {
-    ServiceStatus {
-        name: name.to_owned(),
-        status: StatusValue::Unknown,
-        blocked: None,
-        not_found: None,
-        errored: None,
-        auto_update: true,
-        auto_start: false,
-        auto_heal: false,
-        healthy: None,
-        unhealthy_reason: None,
-        deploying: false,
-        degraded: false,
-        exhausted: false,
-        restart_failures: 0,
-        updates_total: 0,
-        rollbacks_total: 0,
-        restarts_total: 0,
-        failures_total: 0,
-        images: None,
-        containers: None,
-        has_stats: false,
-        cpu_percent: 0.0,
-        memory_percent: 0.0,
-        memory_usage_mb: 0.0,
-        memory_limit_mb: 0.0,
-        last_check: None,
-        next_check: None,
-        check_status: CheckStatus::Idle,
-        deploy: None,
-    }
-}
 
 fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
     let queues: [(String, Depth); 1] = [("file".to_owned(), Arc::new(|| 3))];
@@ -62,7 +28,7 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
             queued: 2,
         }],
     };
-    metrics.text(&view).unwrap()
+    String::from_utf8(metrics.text(&view).unwrap()).unwrap()
 }
 
 /// Series (name and labels) with their values.

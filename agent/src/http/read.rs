@@ -1,6 +1,7 @@
 //! Endpoints that only show (spec 4.1).
 
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::metrics::TEXT_FORMAT;
 use evenkeel_common::wire::{AuditEntry, Health};
 
 use serde::Serialize;
@@ -12,8 +13,6 @@ use crate::project::services::ServiceError;
 
 /// Entries that `GET /audit` gives without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
-/// Prometheus' text form.
-const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Most entries that `GET /audit` gives (spec 8).
 const AUDIT_MAX: usize = 500;
 

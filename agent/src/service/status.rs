@@ -321,40 +321,12 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::testing::service_status;
+
     use super::*;
 
     fn record() -> ServiceStatus {
-        ServiceStatus {
-            name: "web".into(),
-            status: StatusValue::Unknown,
-            blocked: None,
-            not_found: None,
-            errored: None,
-            auto_update: false,
-            auto_start: false,
-            auto_heal: false,
-            healthy: None,
-            unhealthy_reason: None,
-            deploying: false,
-            degraded: false,
-            exhausted: false,
-            restart_failures: 0,
-            updates_total: 0,
-            rollbacks_total: 0,
-            restarts_total: 0,
-            failures_total: 0,
-            images: None,
-            containers: None,
-            has_stats: false,
-            cpu_percent: 0.0,
-            memory_percent: 0.0,
-            memory_usage_mb: 0.0,
-            memory_limit_mb: 0.0,
-            last_check: None,
-            next_check: None,
-            check_status: CheckStatus::Idle,
-            deploy: None,
-        }
+        service_status("web")
     }
 
     /// What makes each row of spec 3.1 hold, in the spec's order.

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_common::http::{Request, Response, StatusCode, error};
+use evenkeel_common::metrics::{self, TEXT_FORMAT, family, flag, single};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::Api;
 use crate::auth::tokens;
@@ -45,70 +45,63 @@ impl Metrics {
         self.ingest_refusals[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Renders all metrics. They are computed here from the current state, so they cannot disagree with it.
+    /// All metrics as text. They are computed from the current state, so they cannot disagree with it.
     fn text(&self, machines: &[Machine], streams: usize) -> Result<Vec<u8>, prometheus::Error> {
-        let registry = Registry::new();
-        registry.register(Box::new(ProcessCollector::for_self()))?;
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            add(&registry, IntCounterVec::new(Opts::new(format!("evenkeel_warden_{name}"), help), labels)?)
-        };
-        let gauge = |name: &str, help: &str| {
-            add(&registry, IntGaugeVec::new(Opts::new(format!("evenkeel_warden_{name}"), help), &["agent"])?)
-        };
-        let entries = counter("entries_total", "Entries stored.", &["agent", "level"])?;
-        let repeats = counter(
-            "repeated_entries_total",
-            "Entries that came again and were not stored again.",
-            &["agent"],
-        )?;
         let refused =
-            counter("refused_requests_total", "Requests to /ingest that were refused.", &["reason"])?;
-        let logins = counter(
-            "refused_logins_total",
-            "Tokens of people that were refused: wrong, not looked at after too many wrong ones, or too short.",
-            &["reason"],
-        )?;
-        let online = gauge("agent_online", "1 when the last heartbeat was answered, else 0.")?;
-        let missing = gauge("missing_entries", "Entries that were skipped and have not come.")?;
-        let open = IntGauge::new("evenkeel_warden_streams", "Clients that follow the entries.")?;
-        registry.register(Box::new(open.clone()))?;
-
-        open.set(i64::try_from(streams).unwrap_or(i64::MAX));
-        for (reason, count) in
-            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.ingest_refusals)
-        {
-            refused.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
-        }
-        for (reason, count) in ["wrong", "slowed", "short"].into_iter().zip(&self.login_refusals) {
-            logins.with_label_values(&[reason]).inc_by(count.load(Ordering::Relaxed));
-        }
-        for machine in machines {
-            let id = machine.id();
-            let counts = machine.counts();
-            for (level, count) in [
-                ("info", counts.info),
-                ("warning", counts.warning),
-                ("error", counts.error),
-                ("critical", counts.critical),
-                ("other", counts.other),
-            ] {
-                entries.with_label_values(&[id, level]).inc_by(count);
-            }
-            repeats.with_label_values(&[id]).inc_by(machine.duplicates());
-            missing.with_label_values(&[id]).set(i64::try_from(machine.missing()).unwrap_or(i64::MAX));
-            if let Some(is_online) = machine.online() {
-                online.with_label_values(&[id]).set(i64::from(is_online));
-            }
-        }
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&registry.gather(), &mut text)?;
-        Ok(text)
+            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.ingest_refusals);
+        let logins = ["wrong", "slowed", "short"].into_iter().zip(&self.login_refusals);
+        let mut families = ProcessCollector::for_self().collect();
+        families.extend([
+            family(
+                "evenkeel_warden_refused_requests_total",
+                "Requests to /ingest that were refused.",
+                refused.map(by_reason),
+            ),
+            family(
+                "evenkeel_warden_refused_logins_total",
+                "Tokens of people that were refused: wrong, not looked at after too many wrong ones, or too short.",
+                logins.map(by_reason),
+            ),
+            single("evenkeel_warden_streams", "Clients that follow the entries.", streams as f64),
+            family("evenkeel_warden_entries_total", "Entries stored.", machines.iter().flat_map(by_level)),
+            family(
+                "evenkeel_warden_repeated_entries_total",
+                "Entries that came again and were not stored again.",
+                machines.iter().map(|machine| (of(machine), machine.duplicates() as f64)),
+            ),
+            family(
+                "evenkeel_warden_agent_online",
+                "1 when the last heartbeat was answered, else 0.",
+                machines.iter().filter_map(|machine| Some((of(machine), flag(machine.online()?)))),
+            ),
+            family(
+                "evenkeel_warden_missing_entries",
+                "Entries that were skipped and have not come.",
+                machines.iter().map(|machine| (of(machine), machine.missing() as f64)),
+            ),
+        ]);
+        metrics::text(families)
     }
 }
 
-fn add<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
+fn by_reason<'a>((reason, count): (&'a str, &AtomicU64)) -> ([(&'static str, &'a str); 1], f64) {
+    ([("reason", reason)], count.load(Ordering::Relaxed) as f64)
+}
+
+fn of(machine: &Machine) -> [(&'static str, &str); 1] {
+    [("agent", machine.id())]
+}
+
+fn by_level(machine: &Machine) -> [([(&'static str, &str); 2], f64); 5] {
+    let counts = machine.counts();
+    let levels = [
+        ("critical", counts.critical),
+        ("error", counts.error),
+        ("info", counts.info),
+        ("other", counts.other),
+        ("warning", counts.warning),
+    ];
+    levels.map(|(level, count)| ([("agent", machine.id()), ("level", level)], count as f64))
 }
 
 pub(super) async fn metrics(api: Api, request: Request) -> Response {
@@ -121,8 +114,7 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     match api.metrics.text(&api.fleet.machines(), api.streams.taken()) {
         Ok(text) => {
             let mut response = Response::new(text.into());
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
             response
         }
         Err(cause) => {
