@@ -144,7 +144,6 @@ bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed
 timed "building programs and tests" cargo build --workspace --bins --tests
 log="$(mktemp)"
 status=0
-[ -z "${CI:-}" ] || export NEXTEST_PROFILE=ci
 say "== systemd unit"
 if have systemd-analyze; then
     units="$(mktemp -d)"

@@ -74,11 +74,21 @@ fn start_driver() -> (Child, u16) {
     panic!("chromedriver says no port");
 }
 
+/// A page shows a notice for some seconds, in which a browser on a busy machine may get no turn to be asked.
+const RECORD_NOTICES: &str = "window.notices = [];
+    document.addEventListener('DOMContentLoaded', () => {
+        const shown = document.getElementById('toasts');
+        const record = (changes) => window.notices.push(
+            ...changes.flatMap((change) => [...change.addedNodes]).map((notice) => notice.textContent));
+        if (shown) new MutationObserver(record).observe(shown, { childList: true });
+    });";
+
 impl Browser {
     /// Starts one, 1440 by 900, with the light theme as the system's preference.
     #[track_caller]
     pub fn start() -> Self {
         let browser = Self::with(true);
+        browser.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": RECORD_NOTICES }));
         // What the browser's own first page has asked for does not count.
         browser.go("about:blank");
         browser.log("performance");
@@ -256,6 +266,22 @@ impl Browser {
         wait_for(what, || match self.value(&format!("Boolean({expression})")) {
             Value::Bool(true) => Ok(()),
             _ => Err(format!("{expression} is false; the page says: {}", self.text("body"))),
+        });
+    }
+
+    /// Waits until the page has given a notice with this text, whether or not it still shows it. A notice is waited for
+    /// once.
+    #[track_caller]
+    pub fn wait_notice(&self, text: &str) {
+        let text = json!(text);
+        wait_for(&format!("the notice {text}"), || {
+            let taken = "const at = window.notices.findIndex((notice) => notice.includes(text));
+                if (at >= 0) window.notices.splice(at, 1);
+                return at >= 0 ? '' : JSON.stringify(window.notices);";
+            match self.run(&format!("const text = {text}; {taken}")).as_str() {
+                Some("") => Ok(()),
+                others => Err(format!("the page gave {others:?}")),
+            }
         });
     }
 

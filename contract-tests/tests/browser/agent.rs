@@ -116,7 +116,7 @@ fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
     }
     assert!(!told.contains('\u{1b}') && !told.contains("[31m"), "{told}");
     browser.click("#events > tr:nth-child(2) .box .copy");
-    browser.wait("the word of it", "document.querySelector('#toasts').innerText.includes('Copied')");
+    browser.wait_notice("Copied");
 }
 
 #[test]
@@ -125,9 +125,7 @@ fn actions_ask_where_they_interrupt_and_tell_the_answer() {
     stage.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
     stage.answer("POST /redeploy/shop", 200, &json!({ "status": "skipped", "reason": "deploy in progress" }));
     stage.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
-    let told = |text: &str| {
-        browser.wait(text, &format!("document.querySelector('#toasts').innerText.includes({})", json!(text)));
-    };
+    let told = |text: &str| browser.wait_notice(text);
     assert_eq!(
         browser.value("[...document.querySelectorAll('#rows .actions')].map((a) => [...a.children].filter((b) => !b.hidden && b.textContent === 'Unblock').length)"),
         json!([0, 1, 0, 0, 0, 0, 0, 0, 0])

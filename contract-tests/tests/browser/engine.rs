@@ -19,12 +19,6 @@ fn wait_badge(browser: &Browser, word: &str) {
     browser.wait(&format!("status {word}"), &sees);
 }
 
-/// Waits for a message of an action.
-#[track_caller]
-fn wait_told(browser: &Browser, text: &str) {
-    browser.wait(text, &format!("document.querySelector('#toasts').innerText.includes({})", json!(text)));
-}
-
 /// Waits until so many events of a kind are in the list.
 #[track_caller]
 fn wait_events(browser: &Browser, kind: &str, count: usize) {
@@ -66,7 +60,7 @@ fn every_action_does_on_the_engine_what_its_button_says() {
 fn triggered(world: &World, agent: &Agent, browser: &Browser) {
     let v2 = world.push("web", &Image::good("v2"));
     browser.click(TRIGGER);
-    wait_told(browser, "A check of web has begun.");
+    browser.wait_notice("A check of web has begun.");
     browser.wait("the deployment's progress",
         "!document.querySelector('#rows .deploy').hidden && document.querySelector('#rows .deploy').innerText",
     );
@@ -94,7 +88,7 @@ fn redeployed(world: &World, agent: &Agent, browser: &Browser) {
     assert_eq!(world.assert_runs("web", "v2").id, before.id);
     browser.click(REDEPLOY);
     browser.click("#dialog-yes");
-    wait_told(browser, "The redeployment of web has begun.");
+    browser.wait_notice("The redeployment of web has begun.");
     wait_events(browser, "force redeploy", 1);
     wait_badge(browser, "ok");
     let after = world.assert_runs("web", "v2");
@@ -106,7 +100,7 @@ fn blocked(world: &World, agent: &Agent, browser: &Browser) -> Pushed {
     assert_eq!(browser.value(CAN_UNBLOCK), false);
     let v3 = world.push("web", &Image::exits("v3", 0));
     browser.click("#check-all");
-    wait_told(browser, "A check of all services has begun.");
+    browser.wait_notice("A check of all services has begun.");
     wait_events(browser, "rolled back", 1);
     wait_badge(browser, "blocked");
     browser.wait("the reason", "document.querySelector('#rows .note').innerText.includes('code 7')");
@@ -128,7 +122,7 @@ fn unblocked(world: &World, agent: &Agent, browser: &Browser, bad: &Pushed) {
     });
     browser.click(UNBLOCK);
     browser.click("#dialog-yes");
-    wait_told(browser, "web is not blocked any more.");
+    browser.wait_notice("web is not blocked any more.");
     browser.wait("no button", &format!("!({CAN_UNBLOCK})"));
     wait_badge(browser, "ok");
     assert_eq!(agent.blocked().len(), 0);
@@ -165,7 +159,7 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     assert!(browser.text("#link").contains("Reconnecting"));
     browser.click(TRIGGER);
-    wait_told(&browser, "No connection. Is the program running?");
+    browser.wait_notice("No connection. Is the program running?");
 
     // The clock goes on for longer than the program ever keeps silent.
     browser.run(

@@ -84,11 +84,6 @@ fn type_in(browser: &Browser, text: &str) {
     browser.press(&text.chars().collect::<Vec<char>>());
 }
 
-#[track_caller]
-fn wait_told(browser: &Browser, text: &str) {
-    browser.wait(text, &format!("document.querySelector('#toasts').innerText.includes({})", json!(text)));
-}
-
 /// A part of the row of a service.
 fn part(name: &str, css: &str) -> String {
     let names: Vec<Value> = busy_machine()["services"].as_array().expect("a list").clone();
@@ -154,7 +149,7 @@ fn find(browser: &Browser) {
     }
     tab_to(browser, &part("shop", ".images .copy"));
     browser.press(&[ENTER]);
-    wait_told(browser, "digest is in the clipboard");
+    browser.wait_notice("digest is in the clipboard");
     assert_focus(browser, &part("shop", ".images .copy"));
 }
 
@@ -185,7 +180,7 @@ fn ask(stage: &Stage, browser: &Browser) {
     browser.wait("the question", IS_OPEN);
     tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    wait_told(browser, "The redeployment of shop has begun.");
+    browser.wait_notice("The redeployment of shop has begun.");
     assert_focus(browser, &redeploy);
     assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
     // It is not "ok" meanwhile, as the filter wants it; it stays under the reader's hands all the same.
@@ -230,7 +225,7 @@ fn act_on_another(stage: &Stage, browser: &Browser) {
     browser.wait("the question", IS_OPEN);
     tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    wait_told(browser, "api is not blocked any more");
+    browser.wait_notice("api is not blocked any more");
     assert_focus(browser, &unblock);
     stage.status(&unblocked);
     browser.wait("no button", &gone);
@@ -285,7 +280,7 @@ fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
     assert_eq!(browser.url(), format!("{}?machine=home&level=warning&text=wiki-1", warden.url()));
     tab_to(&browser, "#share");
     browser.press(&[SPACE]);
-    wait_told(&browser, "The link opens this view");
+    browser.wait_notice("The link opens this view");
     assert_focus(&browser, "#share");
     browser.press(&['/']);
     tab_to(&browser, "#clear");

@@ -46,8 +46,7 @@ fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
         "document.querySelector('#events').innerText.includes('watching 1 service')",
     );
     browser.click("#rows .actions .button:nth-child(1)");
-    browser
-        .wait("the answer", "document.querySelector('#toasts').innerText.includes('auto_update is false')");
+    browser.wait_notice("auto_update is false");
 }
 
 #[test]
