@@ -1,7 +1,6 @@
 //! What every destination outside this machine has in common: retry, back-off, order, counting, ending, and being
 //! exchanged for another one. A channel only renders (DECISIONS 5).
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -267,9 +266,7 @@ impl Sink {
 
 /// Between three quarters of the pause and all of it, so that many agents do not come back at the same instant.
 fn jitter(pause: Duration) -> Duration {
-    // Each hasher of the standard library has a random seed.
-    let random = u32::try_from(RandomState::new().hash_one(0) % 1000).unwrap_or_default();
-    pause.mul_f64(f64::from(750 + random / 4) / 1000.0)
+    pause.mul_f64(1.0 - fastrand::f64() / 4.0)
 }
 
 #[cfg(test)]
