@@ -293,9 +293,18 @@ mod tests {
         );
     }
 
+    /// Each of them is all that is wrong, and leaves nothing on.
+    fn assert_off<const N: usize>(table: [(Value, &str); N]) {
+        for (tree, expected) in table {
+            let config = config(&tree);
+            assert_eq!(config.warnings, [expected], "{tree}");
+            assert_eq!((config.notifications, config.push), (NotificationsConfig::default(), None), "{tree}");
+        }
+    }
+
     #[test]
-    fn a_broken_channel_is_off_and_says_what_and_why() {
-        for (tree, expected) in [
+    fn a_broken_discord_or_mail_channel_is_off_and_says_what_and_why() {
+        assert_off([
             (
                 json!({"notifications": {"discord": {"webhook_url": "$NOPE"}}}),
                 "notifications.discord.webhook_url: the environment variable NOPE is not set (discord is off)",
@@ -336,6 +345,16 @@ mod tests {
                 json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a@b.example", "to": "c@d.example", "username": "$NOPE"}}}),
                 "notifications.smtp.username: the environment variable NOPE is not set (smtp is off)",
             ),
+            (
+                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "c@d.example"}}}),
+                "notifications.smtp.from: is not a mail address (Invalid input); allowed: a@b.example or Name <a@b.example> (smtp is off)",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_broken_webhook_or_push_is_off_and_says_what_and_why() {
+        assert_off([
             (
                 json!({"notifications": {"webhooks": {}}}),
                 "notifications.webhooks: an object; allowed: an array of objects (all webhooks are off)",
@@ -385,19 +404,11 @@ mod tests {
                 "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
             ),
             (
-                json!({"notifications": {"smtp": {"host": "m", "port": 25, "from": "a", "to": "c@d.example"}}}),
-                "notifications.smtp.from: is not a mail address (Invalid input); allowed: a@b.example or Name <a@b.example> (smtp is off)",
-            ),
-            (
                 hook(&json!({"body": "{{ servce }}"})),
                 "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, container, timestamp, level, machine) (this webhook is off)",
             ),
             (json!({"push": "secret"}), "push: a string; allowed: an object (the push is off)"),
-        ] {
-            let config = config(&tree);
-            assert_eq!(config.warnings, [expected], "{tree}");
-            assert_eq!((config.notifications, config.push), (NotificationsConfig::default(), None), "{tree}");
-        }
+        ]);
     }
 
     #[test]

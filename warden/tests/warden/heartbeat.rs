@@ -47,20 +47,16 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
         MockServer::start().await,
         MockServer::start().await,
     );
-    let answer = |server: &'static str, template: ResponseTemplate| {
-        (server, Mock::given(method("GET")).and(path("/health")).respond_with(template))
-    };
-    let ok = answer("good", ResponseTemplate::new(200).set_body_json(serde_json::json!({"status": "ok"}))).1;
-    ok.mount(&good).await;
+    let answer =
+        |template: ResponseTemplate| Mock::given(method("GET")).and(path("/health")).respond_with(template);
+    let ok = serde_json::json!({"status": "ok"});
+    answer(ResponseTemplate::new(200).set_body_json(ok)).mount(&good).await;
     let unavailable = serde_json::json!({"status": "unavailable", "error": "engine"});
-    answer("sick", ResponseTemplate::new(503).set_body_json(unavailable)).1.mount(&sick).await;
-    answer("proxied", ResponseTemplate::new(503).set_body_string("<html>no backend</html>"))
-        .1
-        .mount(&proxied)
-        .await;
-    let away =
-        ResponseTemplate::new(302).insert_header("location", format!("{}/health", good.uri()).as_str());
-    answer("moved", away).1.mount(&moved).await;
+    answer(ResponseTemplate::new(503).set_body_json(unavailable)).mount(&sick).await;
+    let no_backend = ResponseTemplate::new(503).set_body_string("<html>no backend</html>");
+    answer(no_backend).mount(&proxied).await;
+    let away = format!("{}/health", good.uri());
+    answer(ResponseTemplate::new(302).insert_header("location", away.as_str())).mount(&moved).await;
     let tasks = TaskSet::new();
     let endless_body =
         hostile(&tasks, b"HTTP/1.1 503 x\r\n\r\n{\"status\":\"", b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa").await;
