@@ -5,8 +5,6 @@
 #   --program   the static program, instead of building it
 #   --tag       default: the version
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/release.sh"
 cd "$REPO"

@@ -6,8 +6,6 @@
 #   --static     also builds the program that the container images carry
 # All of it goes to target/package/out. The same sources give the same bytes (dist/docs/packages.md).
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/release.sh"
 cd "$REPO"

@@ -26,7 +26,7 @@ finish() {
 }
 trap finish EXIT
 
-port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+port="$(free_port)"
 echo 'services: {}' >"$work/compose.yml"
 cat >"$work/config.json" <<CONFIG
 {

@@ -2,8 +2,6 @@
 # Tries the container images: both start by the shipped compose file, are well, are not root; the agent's updates a service.
 # Usage: bash dist/scripts/check-images.sh [TAG] (default: the version; built by dist/images.sh)
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
 

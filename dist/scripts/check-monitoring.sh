@@ -37,7 +37,6 @@ trap finish EXIT
 
 # --- what the programs expose ----------------------------------------------------------------------------------
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 agent="127.0.0.1:$(free_port)"
 warden="127.0.0.1:$(free_port)"
 echo 'services: {}' >"$work/compose.yml"

@@ -2,12 +2,10 @@
 # Installs, upgrades, removes and purges the packages of target/package/out in clean machines that systemd has booted
 # (Debian 12 and 13), and boots the units in them. Needs root. Usage: bash dist/scripts/check-packages.sh [RELEASE...]
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=engines.sh
-. "$(dirname "${BASH_SOURCE[0]}")/engines.sh"
 # shellcheck source-path=SCRIPTDIR source=release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
+# shellcheck source-path=SCRIPTDIR source=engines.sh
+. "$(dirname "${BASH_SOURCE[0]}")/engines.sh"
 
 OUT="$REPO/target/package/out"
 VERSION="$(version)"

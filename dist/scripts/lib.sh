@@ -549,3 +549,6 @@ bring_mail_server() {
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 ||
         die "pip could not install aiosmtpd 1.4.6 into $folder"
 }
+
+# A port of this machine on which nobody listens.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # How programs are built for others: one glibc 2.17 for old and new distributions, the same bytes each time.
-# Sourced after lib.sh, never run.
+# Sourced with all of lib.sh, never run.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 ZIG_VERSION="0.15.2"
 ZIGBUILD_VERSION="0.24.0"

@@ -151,62 +151,24 @@ mod tests {
     use evenkeel_common::wire::Kind;
 
     use super::super::input::Input;
+    use super::super::tests::{config, running};
     use super::*;
     use crate::config::ServiceConfig;
     use crate::model::State;
-    use crate::model::image::ImageId;
 
     const MIB: u64 = 1 << 20;
 
     fn container(id: &str, state: State) -> Container {
-        Container {
-            id: id.into(),
-            name: format!("shop-{id}-1"),
-            manager: None,
-            compose_service: id.into(),
-            compose_files: Vec::new(),
-            config_image: "web:1".into(),
-            image: ImageId("sha256:1".into()),
-            state,
-            status: String::new(),
-            health: None,
-            health_output: String::new(),
-            health_timing: None,
-            restart_count: 0,
-            started_at: None,
-            finished_at: None,
-            stop_signal: 15,
-            stop_timeout: Duration::ZERO,
-            exit_code: 0,
-            oom_killed: false,
-            error: String::new(),
-            restarts_itself: false,
-            restarts_with: Vec::new(),
-            network_of: None,
-            mounts: Vec::new(),
-        }
+        Container { id: id.into(), name: format!("shop-{id}-1"), state, ..running(id) }
     }
 
     fn service(cpu_threshold: f64, memory_threshold: f64) -> Service {
         let config = ServiceConfig {
             name: "shop".into(),
-            images: Vec::new(),
-            silent: false,
-            compose_files: Vec::new(),
-            compose_project: Some("shop".into()),
-            container_name: None,
-            env_file: None,
-            auto_update: false,
-            auto_start: false,
-            auto_heal: false,
-            compose_watch: false,
             cpu_threshold,
             memory_threshold,
-            health_grace: Duration::from_mins(1),
             heal_cooldown: Duration::from_mins(5),
-            heal_max_restarts: 3,
-            keep_images: 3,
-            update: None,
+            ..config()
         };
         let (mut service, _) = Service::new(
             Arc::new(config),

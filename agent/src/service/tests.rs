@@ -169,7 +169,7 @@ impl Story {
     }
 }
 
-fn running(name: &str) -> Container {
+pub(super) fn running(name: &str) -> Container {
     Container {
         id: format!("id-{name}"),
         name: name.into(),
