@@ -231,7 +231,7 @@ impl Services {
 
     /// `GET /errored` (spec 2.6).
     pub fn errored(&self, now: Timestamp) -> Result<BTreeMap<String, String>, ServiceError> {
-        let records = self.records(&*self.loaded()?, now);
+        let records = self.records(&self.loaded()?, now);
         Ok(records.into_iter().filter_map(|record| Some((record.name, record.errored?))).collect())
     }
 

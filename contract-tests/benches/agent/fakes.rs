@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use percent_encoding::percent_decode_str;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -129,7 +130,7 @@ fn engine_answers(host: &str, projects: &[FakeProject]) -> HashMap<String, Strin
 }
 
 fn engine_answer(answers: &HashMap<String, String>, target: &str) -> Option<String> {
-    let decoded = target.replace("%2F", "/").replace("%3A", ":").replace("%3D", "=").replace("%22", "\"");
+    let decoded = percent_decode_str(target).decode_utf8_lossy();
     let (path, query) = decoded.split_once('?').unwrap_or((&decoded, ""));
     let path = match path.strip_prefix("/v1.").and_then(|rest| rest.find('/').map(|at| &rest[at..])) {
         Some(rest) => rest,

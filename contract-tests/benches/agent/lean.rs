@@ -149,6 +149,7 @@ pub(crate) fn resident(table: &mut Table) {
             let agent = ground.start(&program);
             agent.wait_polls(3, Duration::from_millis(500));
             std::thread::sleep(Duration::from_secs(2));
+            assert_checked(&agent);
             let (rss, anonymous) = agent.resident();
             whole.note(is_other, rss as f64 / MIB);
             own.note(is_other, anonymous as f64 / MIB);
@@ -188,6 +189,14 @@ pub(crate) fn watched(table: &mut Table) {
     for figure in [whole, own, opened, woken] {
         figure.show(table);
     }
+}
+
+/// Every service was checked: else something other than the work would be measured.
+fn assert_checked(agent: &Subject) {
+    let status = agent.get("/status");
+    let services = status["services"].as_array().expect("a status has services");
+    let errored = services.iter().find(|service| service["errored"].is_string());
+    assert!(errored.is_none(), "{errored:?}");
 }
 
 /// Nothing falls due.
