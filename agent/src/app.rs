@@ -219,6 +219,7 @@ impl Parts {
             engine: self.engine.clone(),
             registry: self.registry.clone(),
             signatures: self.registry.clone(),
+            tags: self.registry.clone(),
             compose: self.compose.clone(),
             store,
             record: record(&audit),

@@ -3,11 +3,13 @@
 pub mod meter;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tokio::sync::watch;
 
+use crate::model::image::ImageLabels;
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Project,
     Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
@@ -39,6 +41,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
+
+    /// Removes an image that no tag names and no container uses; whether it is gone. One that is named or used stays.
+    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError>;
+
+    /// Bytes that are free where the engine keeps images; `None` where that can't be seen from here.
+    async fn free_space(&self) -> Result<Option<u64>, EngineError>;
 
     /// All local tags of a repository, which is not on Docker Hub: there the engine has other names for them.
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError>;
@@ -94,6 +102,8 @@ pub struct Image {
     pub repo_digests: Vec<String>,
     /// Uncompressed size in bytes; 0 while unknown.
     pub size: u64,
+    /// What it says of itself.
+    pub labels: ImageLabels,
     /// Whether all of it seems to be here. Fetching one that is not brings the rest.
     pub whole: bool,
 }
@@ -131,8 +141,9 @@ pub trait Signatures: Send + Sync + 'static {
 /// Asks registries which tags there are.
 #[async_trait]
 pub trait Tags: Send + Sync + 'static {
-    /// All tags of a repository, in the registry's order. A list of more than 100,000 is an error.
-    async fn tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError>;
+    /// All tags of a repository, in the registry's order. It is read at most once an hour, and what could not be read
+    /// stays an error as long. A list of more than 100,000 is one.
+    async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError>;
 }
 
 /// How much it matters to get a fresh answer.

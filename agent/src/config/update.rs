@@ -31,6 +31,9 @@ pub(super) fn warn(file: &UpdateFile, auto_update: bool, at: &KeyPath, findings:
     if !auto_update {
         findings.warn(at, "has no effect without auto_update");
     }
+    if !file.tag_variable.is_empty() {
+        findings.warn(&at.key("tag_variable"), "has no effect yet: newer tags are told, and not deployed");
+    }
     if !file.timezone.is_empty() && file.window.is_none() {
         findings.warn(&at.key("timezone"), "has no effect without window");
     }

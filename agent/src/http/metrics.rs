@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::metrics::{self, family, flag, single};
-use evenkeel_common::wire::{ServiceStatus, StatusReport, StatusValue};
+use evenkeel_common::wire::{ServiceStatus, StatusReport, StatusValue, WayBackValue};
 use jiff::Timestamp;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -146,7 +146,7 @@ fn add(registry: &Registry, collector: impl Collector + 'static) {
 /// A metric of each service: name, help, value. What was not measured has no value; a zero would be taken for one.
 type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
-const PER_SERVICE: [PerService; 18] = [
+const PER_SERVICE: [PerService; 19] = [
     ("evenkeel_service_healthy", "1 when its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
     }),
@@ -158,6 +158,9 @@ const PER_SERVICE: [PerService; 18] = [
         Some(flag(s.not_found.is_some()))
     }),
     ("evenkeel_service_errored", "Whether a fault persists.", |s| Some(flag(s.errored.is_some()))),
+    ("evenkeel_service_way_back_at_risk", "Whether a rollback would fail.", |s| {
+        Some(flag(s.way_back == Some(WayBackValue::AtRisk)))
+    }),
     ("evenkeel_service_restart_failures", "Restarts in a row that did not help.", |s| {
         Some(f64::from(s.restart_failures))
     }),

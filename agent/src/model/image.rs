@@ -85,6 +85,28 @@ impl fmt::Display for ImageId {
     }
 }
 
+/// What an image says of itself by the labels `org.opencontainers.image.*`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageLabels {
+    /// `version`: for example 1.27.3.
+    pub version: Option<String>,
+    /// `revision`: the commit that it was built from.
+    pub revision: Option<String>,
+    /// `source`: the address of its sources.
+    pub source: Option<String>,
+}
+
+/// What two images say of themselves, the one that ran and the one that replaces it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LabelChange {
+    /// Before.
+    pub old: ImageLabels,
+    /// After.
+    pub new: ImageLabels,
+}
+
 /// Where an image is published: registry host and repository, in normal form.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Repository {

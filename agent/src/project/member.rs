@@ -29,6 +29,7 @@ use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
 use super::journal::Journal;
+use super::maintain;
 use super::observe::Check;
 use super::perform;
 use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
@@ -298,6 +299,10 @@ impl Member {
             Action::Inspect { generation, members } => async move {
                 let result = world.engine.containers(&members).await;
                 Done::Input(Box::new(Input::Inspected { generation, result }))
+            }
+            .boxed(),
+            Action::Maintain(task) => async move {
+                Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
             }
             .boxed(),
             Action::Restart { name, id } => async move {

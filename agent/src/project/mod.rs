@@ -8,6 +8,7 @@
 //! | `placement.rs` | which project has a worker, and how a service gets to it |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `perform.rs` | one step of a rollout |
+//! | `maintain.rs` | the tasks beside checks and deployments |
 //! | `files.rs` | the hash over a project's compose files |
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
 //! | `services.rs` | all services by name: the only way by which API and tasks reach them |
@@ -15,6 +16,7 @@
 pub mod cycle;
 mod files;
 mod journal;
+mod maintain;
 mod member;
 mod observe;
 mod perform;

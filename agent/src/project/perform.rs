@@ -1,10 +1,12 @@
 //! One step of a deployment, done outside. Each can be done again after a crash in the middle of it.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::watch;
 
-use crate::model::image::{HOLD_HOST, ImageId, Reference, Repository};
+use crate::model::image::{HOLD_HOST, ImageId, LabelChange, Reference, Repository};
 use crate::model::{ComposeError, EngineError, Members, Project, UpMode};
-use crate::ports::{Compose, Engine, PullProgress};
+use crate::ports::{Compose, Engine, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
@@ -21,7 +23,7 @@ pub(super) async fn perform(
 ) -> StepResult {
     let done = match step {
         Step::PinImages { project, images } => hold(engine, &project, &images, progress).await,
-        Step::Pull { images } => pull(engine, &images, progress).await,
+        Step::Pull { images, old } => pull(engine, &images, &old, progress).await,
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
         Step::Start { tags, displaced, project, down, up_mode, scope } => {
             match point_tags(engine, &tags, progress).await {
@@ -104,28 +106,37 @@ fn name_of(image: &OldImage) -> String {
 async fn pull(
     engine: &dyn Engine,
     images: &[(String, Reference)],
+    old: &BTreeMap<String, ImageId>,
     progress: &watch::Sender<PullProgress>,
 ) -> Result<StepResult, EngineError> {
     let mut ids = Vec::with_capacity(images.len());
+    let mut labels = BTreeMap::new();
     for (text, reference) in images {
-        let id = match engine.image(&reference.to_string()).await? {
-            Some(image) if image.whole => image.id,
+        let new = match engine.image(&reference.to_string()).await? {
+            Some(image) if image.whole => image,
             _ => fetch(engine, reference, progress).await?,
         };
-        ids.push((text.clone(), id));
+        // What the old one says is told, and nothing more depends on it.
+        let old = match old.get(text) {
+            Some(id) => engine.image(&id.0).await.ok().flatten(),
+            None => None,
+        };
+        let old = old.map(|image| image.labels).unwrap_or_default();
+        labels.insert(text.clone(), LabelChange { old, new: new.labels });
+        ids.push((text.clone(), new.id));
     }
-    Ok(StepResult::Pulled { ids })
+    Ok(StepResult::Pulled { ids, labels })
 }
 
 async fn fetch(
     engine: &dyn Engine,
     reference: &Reference,
     progress: &watch::Sender<PullProgress>,
-) -> Result<ImageId, EngineError> {
+) -> Result<Image, EngineError> {
     progress.send_replace(PullProgress::default());
     engine.pull(reference, progress).await?;
     let image = engine.image(&reference.to_string()).await?;
-    image.map(|image| image.id).ok_or_else(|| {
+    image.ok_or_else(|| {
         EngineError::Refused(format!(
             "pull of {reference} ended well, but the engine does not have the image"
         ))
@@ -200,7 +211,7 @@ async fn fetch_and_tag(
     match (engine.tag(&image.id, tag).await, &image.source) {
         (Ok(()), _) => Ok(image.id.clone()),
         (Err(EngineError::NotFound(_)), Some(source)) => {
-            let id = fetch(engine, source, progress).await?;
+            let id = fetch(engine, source, progress).await?.id;
             engine.tag(&id, tag).await?;
             Ok(id)
         }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
-use crate::ports::{Compose, Engine, Registry, Signatures};
+use crate::ports::{Compose, Engine, Registry, Signatures, Tags};
 use crate::service::boot::Boot;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
@@ -51,6 +51,8 @@ pub struct World {
     pub registry: Arc<dyn Registry>,
     /// Who signed images.
     pub signatures: Arc<dyn Signatures>,
+    /// Tags of repositories.
+    pub tags: Arc<dyn Tags>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
     /// Durable state, to be read.

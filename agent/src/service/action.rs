@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Members, Project, UpMode};
 
+use super::maintenance::MaintenanceTask;
 use super::scope::Scope;
 
 /// One thing to do outside.
@@ -34,6 +35,8 @@ pub enum Action {
     },
     /// Take one step of the deployment.
     Step(Step),
+    /// A task beside checks and deployments.
+    Maintain(MaintenanceTask),
     /// Restart a container.
     Restart {
         /// Its name.
@@ -66,6 +69,8 @@ pub enum Step {
     Pull {
         /// Image as configured, and what to fetch.
         images: Vec<(String, Reference)>,
+        /// Image as configured, and what runs of it.
+        old: BTreeMap<String, ImageId>,
     },
     /// Read what the tags of other services name, before any of them is moved.
     ReadTags {

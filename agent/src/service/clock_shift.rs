@@ -26,6 +26,8 @@ impl Service {
         self.healer.times().for_each(moved);
         self.starter.times().for_each(moved);
         self.gauges.times().for_each(moved);
+        self.maintenance.times().for_each(moved);
+        moved(&mut self.begun);
         moved(&mut self.last_input);
         moved_if(&mut self.inspect_at);
         moved_if(&mut self.retry_at);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::image::{Digest, Reference};
+use crate::model::image::{Digest, LabelChange, Reference};
 use crate::model::{Container, State};
 
 use super::Service;
@@ -66,6 +66,12 @@ pub(super) enum Event {
     RestartFailed { container: String, failures: u32, limit: u32, relapsed: bool, problem: Option<String> },
     /// The healer gives up on a container.
     Exhausted { container: String, failures: u32, problem: Option<String> },
+    /// The registry has a newer tag than the configured one.
+    NewerTag { image: String, tag: String },
+    /// A rollback would fail now, or for another reason than before.
+    WayBackAtRisk { risk: String },
+    /// A rollback would succeed again; what stood in its way.
+    WayBackOk { risk: String },
     /// The containers use too much.
     ResourceAlert(ResourceAlert),
 }
@@ -110,6 +116,8 @@ pub(super) struct Updated {
     pub(super) change: ImageChange,
     /// Whether the new digest is of the image that ran before.
     pub(super) is_same: bool,
+    /// What the images say of themselves.
+    pub(super) labels: LabelChange,
     /// Whether any container of the project runs on it.
     pub(super) used: bool,
     /// Time since the new digest was found.

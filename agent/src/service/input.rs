@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::action::DisplacedTag;
+use super::maintenance::MaintenanceResult;
 use super::wording;
-use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::image::{Digest, ImageId, LabelChange, Reference};
 use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw};
 
 /// Something that is known now and was not before.
@@ -54,6 +55,8 @@ pub enum Input {
     EngineBack,
     /// What the containers use was measured.
     Measured(Measurement),
+    /// A task beside checks and deployments ended.
+    Maintained(MaintenanceResult),
 }
 
 impl Input {
@@ -69,9 +72,11 @@ impl Input {
     /// Whether the service waits for it; others are hints, of which any may be lost.
     pub fn ends_an_action(&self) -> bool {
         match self {
-            Input::Checked { .. } | Input::Inspected { .. } | Input::Stepped(_) | Input::Restarted { .. } => {
-                true
-            }
+            Input::Checked { .. }
+            | Input::Inspected { .. }
+            | Input::Stepped(_)
+            | Input::Restarted { .. }
+            | Input::Maintained(_) => true,
             Input::Event { .. } | Input::EngineGap | Input::EngineBack | Input::Measured(_) => false,
         }
     }
@@ -222,6 +227,8 @@ pub enum StepResult {
     Pulled {
         /// Image as configured, and its ID.
         ids: Vec<(String, ImageId)>,
+        /// Image as configured, and what the old and the new one say of themselves.
+        labels: BTreeMap<String, LabelChange>,
     },
     /// What the tags of other services name was read.
     TagsRead {

@@ -15,6 +15,7 @@
 //! | `inspect.rs` | what follows from how the containers look |
 //! | `heal.rs` | which container is unwell, and what helps it |
 //! | `restart_state.rs` | when it is restarted, and when to give up |
+//! | `maintenance.rs` | newer tags, images that are no longer needed, whether a rollback would be possible |
 //! | `request.rs` | what a person asks |
 //! | `boot.rs` | what follows when the agent or the machine stops and starts |
 //! | `start.rs` | whether a project is started or forced up, or follows its compose files |
@@ -40,6 +41,7 @@ pub mod gates;
 pub mod heal;
 pub mod input;
 mod inspect;
+pub mod maintenance;
 pub mod outcome;
 mod request;
 pub mod restart_state;
@@ -139,6 +141,9 @@ pub struct Service {
     inspect_at: Option<Timestamp>,
     retry_at: Option<Timestamp>,
     last_check: Option<Timestamp>,
+    maintenance: maintenance::Maintenance,
+    /// When this value was made.
+    begun: Timestamp,
     /// When the last input came.
     last_input: Timestamp,
     gauges: alert::Gauges,
@@ -186,6 +191,8 @@ impl Service {
             inspect_at: Some(now),
             retry_at: None,
             last_check: None,
+            maintenance: maintenance::Maintenance::default(),
+            begun: now,
             last_input: now,
             gauges: alert::Gauges::default(),
         };
@@ -303,6 +310,7 @@ impl Service {
                 self.interrupted(now);
             }
             Input::Measured(measurement) => self.measured(measurement, now),
+            Input::Maintained(result) => self.maintained(result, now),
         }
         self.take_unsaid()
     }
@@ -369,7 +377,7 @@ impl Service {
                 published,
             });
         }
-        self.next_inspection(now)
+        self.next_inspection(now).or_else(|| self.next_maintenance(now))
     }
 
     /// Whether images are being fetched right now.
@@ -401,7 +409,7 @@ impl Service {
                 let heal_at = self.next_remedy().map(|(at, ..)| at);
                 // One that is due and has to wait for its project is woken by its being free.
                 let heal_at = heal_at.filter(|at| is_free || *at > now);
-                [inspect_at, heal_at, self.recheck_at].into_iter().flatten().min()
+                [inspect_at, heal_at, self.recheck_at, self.maintenance_at(now)].into_iter().flatten().min()
             }
             Some(_) if self.stepping || !is_free => None,
             Some(_) => self.retry_at.or(inspect_at),

@@ -37,6 +37,7 @@ impl Service {
                     self.emit(Event::ManualTrigger, now);
                 }
                 self.check_due = true;
+                self.check_way_back_now(now);
                 ServiceReply::Accepted
             }
             ServiceRequest::Redeploy if self.config.project().is_none() => {

@@ -9,6 +9,7 @@ use crate::model::image::{Digest, ImageId};
 use super::action::OldImage;
 use super::boot;
 use super::input::StopTimes;
+use super::maintenance::{DeployedImage, WayBack};
 use super::restart_state::RestartState;
 use super::rollout::deployment::{self, Deployment};
 
@@ -33,6 +34,12 @@ pub struct Durable {
     pub deployment: Option<Deployment>,
     /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
     pub proven: BTreeMap<String, OldImage>,
+    /// Images that were deployed, the last one last, per image as configured.
+    pub deployed: BTreeMap<String, Vec<DeployedImage>>,
+    /// Newer tags that were told of, per image as configured.
+    pub told_tags: BTreeMap<String, String>,
+    /// What was found of the way back last.
+    pub way_back: Option<WayBack>,
     /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
     pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers on images of this service that compose does not bring along.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
+    WayBackValue,
 };
 
 use jiff::Timestamp;
@@ -124,6 +125,11 @@ impl Service {
             last_check: self.last_check,
             next_check: None,
             check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
+            way_back: durable.way_back.as_ref().map(|way_back| match way_back.risk {
+                Some(_) => WayBackValue::AtRisk,
+                None => WayBackValue::Ok,
+            }),
+            way_back_reason: durable.way_back.as_ref().and_then(|way_back| way_back.risk.clone()),
             deploy: durable
                 .deployment
                 .as_ref()
@@ -263,6 +269,7 @@ impl Service {
                 digest: digest.to_string(),
                 short: digest.short().to_owned(),
                 size_mb: mebibytes(local.size),
+                newer: self.newer_tag(&image.configured).cloned(),
             })
         };
         Some(self.config().images.iter().filter_map(record).collect())

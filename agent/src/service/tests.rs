@@ -4,6 +4,7 @@ mod assess;
 mod boot;
 mod heal;
 mod journal;
+mod maintenance;
 mod managed;
 mod network;
 mod scope;
@@ -120,6 +121,7 @@ impl Story {
             match action {
                 Some(Action::Inspect { .. }) => self.service.inspecting = false,
                 Some(Action::Check { .. }) => self.service.checking = false,
+                Some(Action::Maintain(_)) => {}
                 // Where tags are looked at, they name something else than runs.
                 Some(Action::Step(Step::ReadTags { sibling_tags })) => {
                     let named = ImageId("sha256:elsewhere".into());
@@ -324,7 +326,10 @@ fn on_probation() -> Story {
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     for result in [
         StepResult::ImagesPinned { missing: Vec::new() },
-        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
+            labels: BTreeMap::new(),
+        },
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("b")] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));

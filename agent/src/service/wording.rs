@@ -6,7 +6,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
-use crate::model::{Container, Manager, SignatureFlaw};
+use crate::model::{Container, Manager};
 
 use super::assess::{Condition, Inactive, Symptom};
 use super::boot::StartReason;
@@ -15,9 +15,13 @@ use super::event::{
     Updated,
 };
 use super::input::StepResult;
-use super::input::Unsigned;
 use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::{Failure, Flaw, Interference};
+
+mod images;
+
+use images::{label_change, label_lines};
+pub(super) use images::{rollback_risks, unsigned};
 
 /// Why a check that a person asks for is skipped (spec 2.4).
 pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
@@ -96,6 +100,17 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
         }
         Event::BroughtUp { cause } => return brought_up(&cause, new),
         Event::DeployEnded { .. } | Event::RestartUnanswered => return None,
+        Event::NewerTag { image, tag } => {
+            new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
+        }
+        Event::WayBackAtRisk { risk } => AuditEntry {
+            reason: Some(risk),
+            ..new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned())
+        },
+        Event::WayBackOk { risk } => AuditEntry {
+            reason: Some(risk),
+            ..new(Kind::WAY_BACK, Level::Info, "a rollback would succeed again".to_owned())
+        },
         Event::ResourceAlert(alert) => resource_alert(alert, new),
         of_a_container => return container_entry(of_a_container, new),
     })
@@ -116,24 +131,6 @@ fn resumed(
     match image_changes {
         [only] => with_digests(entry, only.old_digest.as_ref(), Some(&only.digest)),
         _ => entry,
-    }
-}
-
-/// Why an update waits for a signature.
-pub(super) fn unsigned(image: &str, digest: &Digest, why: &Unsigned) -> String {
-    let digest = digest.short();
-    match why {
-        Unsigned::Missing => format!("{image}: {digest} is not signed"),
-        Unsigned::Invalid(SignatureFlaw::Malformed) => {
-            format!("{image}: {digest} has no signature in a form that is known")
-        }
-        Unsigned::Invalid(SignatureFlaw::OtherKey) => {
-            format!("{image}: {digest} is signed, but not with a key of signed_by")
-        }
-        Unsigned::Invalid(SignatureFlaw::OtherDigest) => {
-            format!("{image}: {digest} carries a signature that was made for another image")
-        }
-        Unsigned::Unknown(text) => format!("{image}: whether {digest} is signed is not known: {text}"),
     }
 }
 
@@ -235,7 +232,7 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
 }
 
 fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
-    let Updated { change, is_same, used, took, also_recreated, left_behind } = updated;
+    let Updated { change, is_same, labels, used, took, also_recreated, left_behind } = updated;
     let image = &change.configured;
     let message = if !used {
         format!("{image} is pulled and tagged, but no container of the project runs on it")
@@ -243,7 +240,8 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         format!("{image} has a new digest for the same image; nothing had to be recreated")
     } else {
         let (took, also) = (took.as_secs(), also(&also_recreated));
-        format!("{image} is updated and passed its probation, {took} s after it was found{also}")
+        let what = label_change(&labels);
+        format!("{image} is updated{what} and passed its probation, {took} s after it was found{also}")
     };
     let reason = (!left_behind.is_empty()).then(|| {
         format!(
@@ -252,7 +250,8 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         )
     });
     let level = if used { Level::Info } else { Level::Warning };
-    let entry = AuditEntry { reason, ..new(Kind::UPDATED, level, message) };
+    let output = label_lines(&labels);
+    let entry = AuditEntry { reason, output, ..new(Kind::UPDATED, level, message) };
     with_digests(entry, change.old_digest.as_ref(), Some(&change.digest))
 }
 

@@ -52,6 +52,15 @@ async fn two_thousand_tags_are_read_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_list_is_read_once_whoever_asks() {
+    let world = with(Paged { count: 3, page: 5 }).await;
+    let repository = world.web().repository;
+    let (one, other) = tokio::join!(world.client.tags(&repository), world.client.tags(&repository));
+    assert_eq!((one.expect("a list").len(), other.expect("a list").len()), (3, 3));
+    assert_eq!(world.requests().await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_list_without_end_is_given_up() {
     let world = with(Paged { count: usize::MAX, page: 50_000 }).await;
     let error = world.client.tags(&world.web().repository).await.expect_err("too many").to_string();
@@ -61,7 +70,7 @@ async fn a_list_without_end_is_given_up() {
 #[tokio::test]
 async fn a_repository_without_tags_has_none() {
     let world = with(ResponseTemplate::new(200).set_body_string(r#"{"name":"web","tags":null}"#)).await;
-    assert_eq!(world.client.tags(&world.web().repository).await.expect("a list"), Vec::<String>::new());
+    assert!(world.client.tags(&world.web().repository).await.expect("a list").is_empty());
 }
 
 #[tokio::test]

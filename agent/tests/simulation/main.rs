@@ -107,6 +107,7 @@ async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
         engine: Arc::new(fake.clone()),
         registry: Arc::new(fake.clone()),
         signatures: Arc::new(fake.clone()),
+        tags: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
         store,
         commit: Arc::new(move |changes, entries| {

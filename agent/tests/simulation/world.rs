@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
+use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
 use evenkeel_agent::model::{
     ComposeError, Container, ContainerEvent, EngineError, HealthState, HealthTiming, Members, Model, Project,
     RegistryError, SignatureError, SignatureVerdict, State, UpMode, Usage,
 };
-use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Signatures, Urgency};
+use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Signatures, Tags, Urgency};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
@@ -425,7 +425,8 @@ impl Engine for FakeWorld {
             if inner.unreadable.contains(&id) {
                 return Err(EngineError::Refused("readlink: invalid argument".into()));
             }
-            Ok(Some(Image { id, repo_digests: image.digests.into_iter().collect(), size: 1, whole: true }))
+            let (repo_digests, labels) = (image.digests.into_iter().collect(), ImageLabels::default());
+            Ok(Some(Image { id, repo_digests, size: 1, labels, whole: true }))
         })
         .await
     }
@@ -460,6 +461,23 @@ impl Engine for FakeWorld {
             Ok(())
         })
         .await
+    }
+
+    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError> {
+        self.call(|inner, _| {
+            let is_used = inner.containers.iter().any(|container| container.image == *id);
+            let is_named = inner.images.get(id).is_some_and(|image| !image.tags.is_empty());
+            if is_used || is_named || inner.anchors.values().any(|held| held == id) {
+                return Ok(false);
+            }
+            inner.images.remove(id);
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn free_space(&self) -> Result<Option<u64>, EngineError> {
+        self.call(|_, _| Ok(Some(1 << 40))).await
     }
 
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
@@ -545,6 +563,14 @@ impl Registry for FakeWorld {
     async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         self.point().await;
         Ok(self.lock().registry.values().any(|known| known == digest))
+    }
+}
+
+#[async_trait]
+impl Tags for FakeWorld {
+    async fn tags(&self, _: &Repository) -> Result<Arc<[String]>, RegistryError> {
+        self.point().await;
+        Ok(Arc::new([]))
     }
 }
 

@@ -100,6 +100,10 @@ kinds! {
     ROLLED_BACK = "rolled_back";
     /// A new image failed and so did the way back.
     ROLLBACK_FAILED = "rollback_failed";
+    /// An update or a newer tag waits.
+    UPDATE_AVAILABLE = "update_available";
+    /// A rollback would fail now, or would succeed again.
+    WAY_BACK = "way_back";
     /// The compose files changed and were applied.
     COMPOSE_DRIFT = "compose_drift";
     /// A redeployment that a person asked for is done.

@@ -17,6 +17,6 @@ pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTar
 pub use reply::{ErrorBody, RedeployReply, TriggerReply, UnblockReply};
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
-    StatusFrame, StatusReport, StatusValue,
+    StatusFrame, StatusReport, StatusValue, WayBackValue,
 };
 pub use why::{Gate, WhyReport};

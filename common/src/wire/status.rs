@@ -100,6 +100,12 @@ pub struct ServiceStatus {
     pub next_check: Option<Timestamp>,
     /// Whether a check runs right now.
     pub check_status: CheckStatus,
+    /// Whether a rollback to what runs would be possible; absent before the first check of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_back: Option<WayBackValue>,
+    /// What stands in the way of a rollback; absent where nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_back_reason: Option<String>,
     /// The deployment that runs right now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
@@ -113,6 +119,16 @@ pub enum CheckStatus {
     Idle,
     /// The registry and the engine are being asked.
     Checking,
+}
+
+/// Whether a rollback would be possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WayBackValue {
+    /// What it needs is there.
+    Ok,
+    /// Something that it needs is missing.
+    AtRisk,
 }
 
 /// How far a deployment is.
@@ -161,6 +177,9 @@ pub struct ImageRecord {
     /// Uncompressed local size in MiB.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub size_mb: f64,
+    /// The newest tag of those that `tags` looks for, where it is newer than the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer: Option<String>,
 }
 
 /// One container of a service (spec 2.3).

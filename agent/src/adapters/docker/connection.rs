@@ -51,6 +51,11 @@ impl Connection {
         }
     }
 
+    /// Whether the engine is on this machine.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Unix(_))
+    }
+
     /// Asks the engine for something that it knows at once, [`AT_ONCE`] at a time where they are answered in time.
     pub(super) async fn read<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
     where

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::answer::{amount, flag, list, map, number, text, texts};
-use crate::model::image::ImageId;
+use crate::model::image::{ImageId, ImageLabels};
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
     Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, State,
@@ -271,8 +271,20 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
         id: ImageId(text(seen, "/Id")?.to_owned()),
         repo_digests: texts(seen, "/RepoDigests"),
         size: amount(seen, "/Size").unwrap_or(0),
+        labels: image_labels(seen),
         whole: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
     })
+}
+
+/// What an image says of itself, each on one line of at most 200 characters.
+fn image_labels(seen: &Value) -> ImageLabels {
+    let labels = map(seen, "/Config/Labels").unwrap_or_default();
+    let label = |name: &str| {
+        let text = labels.get(&format!("org.opencontainers.image.{name}"))?;
+        let text: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
+        (!text.is_empty()).then_some(text)
+    };
+    ImageLabels { version: label("version"), revision: label("revision"), source: label("source") }
 }
 
 /// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman

@@ -284,7 +284,13 @@ fn an_image_whose_content_is_partly_gone_is_there_but_not_whole() {
         json!({"Id": "sha256:aa", "Architecture": "", "RootFS": {}, "RepoDigests": null, "Config": null});
     assert_eq!(
         image(&partly),
-        Some(Image { id: ImageId("sha256:aa".into()), repo_digests: vec![], size: 0, whole: false })
+        Some(Image {
+            id: ImageId("sha256:aa".into()),
+            repo_digests: vec![],
+            size: 0,
+            labels: ImageLabels::default(),
+            whole: false
+        })
     );
     assert!(!image(&json!({"Id": "sha256:aa"})).unwrap().whole);
     assert!(image(&json!({"Id": "sha256:aa", "Architecture": "amd64", "RootFS": {}})).unwrap().whole);

@@ -6,6 +6,7 @@ mod connection;
 mod convert;
 mod endpoint;
 mod events;
+mod images;
 mod names;
 mod pull;
 mod stats;
@@ -324,6 +325,14 @@ impl Engine for DockerEngine {
             })
             .await;
         absent_is_fine(done)
+    }
+
+    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError> {
+        images::remove(&self.connection, id).await
+    }
+
+    async fn free_space(&self) -> Result<Option<u64>, EngineError> {
+        images::free_space(&self.connection).await
     }
 
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {

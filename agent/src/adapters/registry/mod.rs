@@ -95,6 +95,7 @@ pub struct RegistryClient {
     credentials: Arc<Credentials>,
     hosts: Mutex<HashMap<String, Arc<Host>>>,
     signed: signature::Remembered,
+    tag_lists: tags::Lists,
 }
 
 /// A request about a repository.
@@ -132,6 +133,7 @@ impl RegistryClient {
             credentials,
             hosts: Mutex::default(),
             signed: Mutex::default(),
+            tag_lists: Mutex::default(),
         })
     }
 

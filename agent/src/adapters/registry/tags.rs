@@ -1,14 +1,16 @@
 //! The tags of a repository, read in pages.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::content::{Listing, Page};
 use super::fault::Fault;
-use super::{Host, RegistryClient, whose};
+use super::{Host, RegistryClient, lock, whose};
 use crate::model::RegistryError;
 use crate::model::image::Repository;
 use crate::ports::{Tags, Urgency};
@@ -19,17 +21,43 @@ const PAGE: u32 = 1000;
 const MOST_TAGS: usize = 100_000;
 /// Most pages that are read of it: a registry may put a single tag on each.
 const MOST_PAGES: usize = 1000;
+/// A list is not read again for so long, whoever asks. A minute less than between two looks of one service.
+const GOOD_FOR: Duration = Duration::from_mins(59);
 /// For all pages together.
 const PATIENCE: Duration = Duration::from_mins(2);
 
+/// A list as it was read last, or why it could not be.
+#[derive(Debug)]
+pub(super) struct TagList {
+    read_at: Instant,
+    tags: Result<Arc<[String]>, RegistryError>,
+}
+
+/// Lists of tags, by repository.
+pub(super) type Lists = Mutex<HashMap<Repository, Arc<tokio::sync::Mutex<Option<TagList>>>>>;
+
 #[derive(Deserialize)]
-struct TagList {
+struct Tagged {
     tags: Option<Vec<String>>,
 }
 
 #[async_trait]
 impl Tags for RegistryClient {
-    async fn tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
+    async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError> {
+        let place = lock(&self.tag_lists).entry(repository.clone()).or_default().clone();
+        // Who asks for it meanwhile waits for that answer; other repositories do not.
+        let mut list = place.lock().await;
+        if let Some(known) = list.as_ref().filter(|known| known.read_at.elapsed() < GOOD_FOR) {
+            return known.tags.clone();
+        }
+        let tags = self.read_tags(repository).await.map(Arc::from);
+        *list = Some(TagList { read_at: Instant::now(), tags: tags.clone() });
+        tags
+    }
+}
+
+impl RegistryClient {
+    async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let listed = timeout(PATIENCE, self.list(&host, repository)).await;
@@ -38,9 +66,7 @@ impl Tags for RegistryClient {
         pass.settle(&outcome);
         Ok(outcome?)
     }
-}
 
-impl RegistryClient {
     async fn list(&self, host: &Host, repository: &Repository) -> Result<Vec<String>, Fault> {
         let fault = |why: &str| Fault::Image(format!("{}: {why} {}", whose(repository), repository.path));
         let mut tags = Vec::new();
@@ -51,7 +77,7 @@ impl RegistryClient {
             let Listing::Page(Page { body, next: following }) = page else {
                 return Err(fault("it has no list of tags for"));
             };
-            let list: TagList =
+            let list: Tagged =
                 serde_json::from_slice(&body).map_err(|_| fault("not a list of tags came for"))?;
             tags.extend(list.tags.unwrap_or_default());
             if tags.len() > MOST_TAGS {

@@ -8,7 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::image::{ImageId, Reference};
+use crate::model::image::{ImageId, LabelChange, Reference};
 use crate::model::{Container, Project, UpMode};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StopTimes;
@@ -28,6 +28,9 @@ pub struct Deployment {
     /// IDs of the new images, by name as configured; known from the pull on.
     #[serde(default)]
     pub new_ids: BTreeMap<String, ImageId>,
+    /// What the images say of themselves, by name as configured; known from the pull on.
+    #[serde(default)]
+    pub labels: BTreeMap<String, LabelChange>,
     /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
     /// at work, so that it leaves them alone.
     #[serde(default, alias = "others")]
@@ -61,6 +64,7 @@ impl Deployment {
         Self {
             begun: now,
             new_ids: BTreeMap::new(),
+            labels: BTreeMap::new(),
             sibling_tags: plan.sibling_tags(containers),
             displaced: None,
             up_mode,
@@ -109,7 +113,11 @@ impl Deployment {
             Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
             Phase::Pull => {
                 let source = |m: &ImageChange| (m.configured.clone(), m.source(&m.digest));
-                Step::Pull { images: plan.image_changes.iter().map(source).collect() }
+                let old = |m: &ImageChange| Some((m.configured.clone(), m.old.as_ref()?.id.clone()));
+                Step::Pull {
+                    images: plan.image_changes.iter().map(source).collect(),
+                    old: plan.image_changes.iter().filter_map(old).collect(),
+                }
             }
             Phase::Start => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),

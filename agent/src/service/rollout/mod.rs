@@ -93,7 +93,13 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
         self.durable.blocked.extend(blocked);
+        let new_ids = deployment.new_ids.clone();
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
+        for (image, id) in new_ids {
+            if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
+                self.note_deployed(&image, &id, false);
+            }
+        }
     }
 
     /// A recreated container starts with a clean restart history.
@@ -120,6 +126,7 @@ impl Service {
             let used = self.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
             if let (Some(id), true) = (new.cloned(), used) {
+                self.note_deployed(&image, &id, true);
                 let source = Some(change.source(&change.digest));
                 self.durable.proven.insert(image.clone(), OldImage { id, source });
             }
@@ -133,9 +140,10 @@ impl Service {
             updated |= used;
             let is_same = change.old.as_ref().map(|old| &old.id) == new;
             let left_behind = self.left_behind_by(&change);
+            let labels = deployment.labels.get(&change.configured).cloned().unwrap_or_default();
             let also_recreated = deployment.also_recreated.clone();
             self.emit(
-                Event::Updated(Updated { change, is_same, used, took, also_recreated, left_behind }),
+                Event::Updated(Updated { change, is_same, labels, used, took, also_recreated, left_behind }),
                 now,
             );
         }
@@ -143,6 +151,9 @@ impl Service {
             Cause::Redeploy => self.emit(Event::Redeployed, now),
             Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
             _ => {}
+        }
+        if updated {
+            self.remove_old_images_soon();
         }
         self.end(DeployOutcome::Succeeded, updated, now);
         self.durable.rollback_failed = false;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::ImageId;
+use crate::model::image::{ImageId, LabelChange};
 use crate::model::{ComposeError, Container, UpMode};
 use crate::service::event::{Event, FaultCause, RollbackProblem};
 use crate::service::input::{LocalImage, StepResult};
@@ -117,7 +117,7 @@ impl Service {
                 other => self.abandon(other.failure(), String::new(), now),
             },
             Phase::Pull => match result {
-                StepResult::Pulled { ids } => self.pulled(ids, now),
+                StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
                 other => self.abandon(other.failure(), String::new(), now),
             },
             Phase::Start => match result {
@@ -155,9 +155,10 @@ impl Service {
         }
     }
 
-    fn pulled(&mut self, ids: Vec<(String, ImageId)>, now: Timestamp) {
+    fn pulled(&mut self, ids: Vec<(String, ImageId)>, labels: BTreeMap<String, LabelChange>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.new_ids = ids.into_iter().collect();
+        deployment.labels = labels;
         self.fetched = fetched(deployment);
         // The same content under another digest: nothing to recreate (DOMAIN finding 12).
         if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {

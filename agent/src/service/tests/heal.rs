@@ -424,7 +424,9 @@ fn deploys(story: &mut Story, containers: &[&Container]) {
         let Action::Step(step) = action else { panic!("expected steps only, got {action:?}") };
         story.input(Input::Stepped(match step {
             Step::PinImages { .. } => StepResult::ImagesPinned { missing: Vec::new() },
-            Step::Pull { .. } => StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())] },
+            Step::Pull { .. } => {
+                StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())], labels: BTreeMap::new() }
+            }
             Step::Start { .. } => StepResult::Started {
                 up: Ok(String::new()),
                 named: Vec::new(),

@@ -110,9 +110,9 @@ fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
             let Action::Step(step) = action else { panic!("{action:?}") };
             let (name, result) = match step {
                 Step::PinImages { .. } => ("pin", StepResult::ImagesPinned { missing: Vec::new() }),
-                Step::Pull { images } => {
+                Step::Pull { images, .. } => {
                     let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:v2".into())));
-                    ("pull", StepResult::Pulled { ids: ids.collect() })
+                    ("pull", StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() })
                 }
                 Step::Start { tags, down, .. } => {
                     let web = Reference::parse(IMAGE).unwrap();

@@ -16,7 +16,7 @@ fn made(service: &str, image: &str, version: &str, round: u32) -> Container {
 }
 
 fn pulled() -> StepResult {
-    StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] }
+    StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))], labels: BTreeMap::new() }
 }
 
 fn up(named: &[&str], containers: &[&Container]) -> StepResult {

@@ -151,7 +151,10 @@ fn the_digest_follows_a_redeploy_also_where_nothing_else_is_checked() {
     let new = Container { id: "id-new".into(), image: ImageId("sha256:two".into()), ..running("a") };
     for result in [
         StepResult::ImagesPinned { missing: Vec::new() },
-        StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))] },
+        StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
+            labels: BTreeMap::new(),
+        },
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));

@@ -29,7 +29,10 @@ impl Story {
     fn brings_up(&mut self, before: &[&Container], after: &[&Container]) -> &mut Self {
         self.check(observed('2', &[v1()], before));
         self.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        self.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+        self.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
         self.is_up(after)
     }
 
@@ -156,7 +159,10 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
     let (db1, db2) = (on("db", DB, "db1", 1), on("db", DB, "db2", 2));
     story.check(observed('2', &[v1()], &[&old, &db1]));
     story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    story.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
     let sibling_tags = |step: &Step| match step {
         Step::Start { displaced, .. } => displaced.clone(),
         step => panic!("{step:?}"),
@@ -227,7 +233,10 @@ fn what_a_person_stops_removes_or_replaces_is_neither_blocked_nor_undone_and_jud
         // Found running again, it has to prove itself where it is.
         story.at(60).check(observed('2', &[v2()], &[&new]));
         story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+        story.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
         story.is_up(&[&new]).at(71).look(&[&new]);
         let updated = story.said.iter().find(|said| said.event == Kind::UPDATED);
         let updated = updated.unwrap_or_else(|| panic!("{words}: {:?}", story.said));
@@ -269,7 +278,7 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
         let result = Ok(observed('2', &[v2()], &[&bad]));
         story.input(Input::Checked { generation, asked: ask == ServiceRequest::Check, result });
         story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled { ids: Vec::new() });
+        story.takes_step(StepResult::Pulled { ids: Vec::new(), labels: BTreeMap::new() });
         let up =
             StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![home.clone()] };
         let Step::Start { tags, .. } = story.takes_step(up) else { panic!("nothing is brought up") };
@@ -324,7 +333,10 @@ fn the_black_box_is_that_of_the_container_that_failed_and_not_of_one_that_waits_
     let ill = Container { health: Some(HealthState::Unhealthy), ..web };
     story.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1), &on("api", DB, "db", 1)]));
     story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    story.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
     let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
     story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![waits, ill] });
     let evidence = story.act();
@@ -339,7 +351,10 @@ fn fails_to_start_what_was_stopped(left: &Container) -> Story {
     seen.images[0].running.clear();
     story.check(seen);
     story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled { ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))] });
+    story.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
     let error = ComposeError { cause: "exec: no such file".into(), output: String::new() };
     let containers = vec![left.clone()];
     story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers });

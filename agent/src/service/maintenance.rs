@@ -1,0 +1,348 @@
+//! What is done for a service beside checks and deployments (DECISIONS 7): newer tags are looked for, images that are no
+//! longer needed are removed, and it is checked whether a rollback would be possible.
+//!
+//! Nothing of it changes a container, and nothing of it runs while the project is being changed. Like everything else it
+//! is decided here and done outside (`project/maintain.rs`), one task at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::model::Project;
+use crate::model::image::{ImageId, Reference, Repository};
+use crate::model::tags::TagPattern;
+
+use super::action::Action;
+use super::event::Event;
+use super::{Service, compare, wording};
+
+/// Time between two looks for newer tags.
+const TAGS_EVERY: SignedDuration = SignedDuration::from_hours(1);
+/// Time between two checks of the way back.
+const WAY_BACK_EVERY: SignedDuration = SignedDuration::from_hours(24);
+/// The first check of the way back comes at some time of this span after the start, another for each service.
+const FIRST_WAY_BACK: i64 = 3600;
+/// Deployed images that are remembered for each configured image.
+const MOST_DEPLOYED: usize = 50;
+
+/// One thing to do outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MaintenanceTask {
+    /// Read the tags of repositories.
+    FindNewerTags {
+        /// Which are looked for.
+        pattern: TagPattern,
+        /// What is in use.
+        images: Vec<TagInUse>,
+    },
+    /// Remove images that no tag names and no container uses.
+    RemoveImages {
+        /// Which.
+        images: Vec<ImageId>,
+    },
+    /// See whether a rollback to what runs now would be possible.
+    CheckWayBack {
+        /// Which service it is for.
+        service: String,
+        /// What would be brought up.
+        project: Project,
+        /// What runs.
+        images: Vec<RunningImage>,
+    },
+}
+
+/// A configured image and its tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagInUse {
+    /// As configured.
+    pub configured: String,
+    /// Where it is published.
+    pub repository: Repository,
+    /// The tag.
+    pub tag: String,
+}
+
+/// An image that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningImage {
+    /// As configured.
+    pub configured: String,
+    /// Its ID.
+    pub id: ImageId,
+    /// Where it can be fetched again; `None` for one that was only built here.
+    pub source: Option<Reference>,
+    /// Uncompressed size in bytes; 0 while unknown.
+    pub size: u64,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MaintenanceResult {
+    /// The newest tag of each image, as configured, that is newer than the one in use. What could not be read is left
+    /// out.
+    NewerTags(BTreeMap<String, Option<String>>),
+    /// Images that are no longer here.
+    ImagesRemoved(Vec<ImageId>),
+    /// What stands in the way of a rollback; `None` where the engine gave no answer, so that nothing is known.
+    WayBackChecked(Option<Vec<RollbackRisk>>),
+}
+
+/// Something that would keep a rollback from succeeding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RollbackRisk {
+    /// An image that runs is neither here nor in its registry.
+    ImageGone {
+        /// As configured.
+        image: String,
+        /// Why its registry is of no help.
+        registry: GoneFrom,
+    },
+    /// Compose does not accept the files.
+    ComposeFiles {
+        /// What it says.
+        why: String,
+    },
+    /// There is too little space for one more image.
+    Disk {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that the largest image takes.
+        needed: u64,
+    },
+    /// The state can't be written, and without a journal nothing is begun.
+    State {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why an image can't be fetched from its registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GoneFrom {
+    /// It never was in one.
+    NeverPushed,
+    /// The registry has it no more.
+    Removed,
+    /// The registry gave no answer.
+    Unknown(String),
+}
+
+/// What is known of the way back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayBack {
+    /// When it was checked last.
+    pub checked_at: Timestamp,
+    /// What stands in its way, in words; `None`: nothing.
+    pub risk: Option<String>,
+}
+
+/// An image that this agent has deployed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeployedImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// Whether it passed its probation.
+    pub proven: bool,
+}
+
+/// What is due, and what was found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Maintenance {
+    is_running: bool,
+    tags_at: Option<Timestamp>,
+    way_back_at: Option<Timestamp>,
+    removal_due: bool,
+    newer: BTreeMap<String, String>,
+}
+
+impl Maintenance {
+    /// All times that it waits for.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.tags_at.iter_mut().chain(self.way_back_at.iter_mut())
+    }
+}
+
+impl Service {
+    /// The next task, where one is due; marks it as begun.
+    pub(super) fn next_maintenance(&mut self, now: Timestamp) -> Option<Action> {
+        let task = self.due_task(now)?;
+        self.maintenance.is_running = true;
+        Some(Action::Maintain(task))
+    }
+
+    fn due_task(&mut self, now: Timestamp) -> Option<MaintenanceTask> {
+        // What runs must be known.
+        if self.maintenance.is_running || self.is_at_work() || self.seen.is_none() {
+            return None;
+        }
+        if std::mem::take(&mut self.maintenance.removal_due) {
+            let images = self.removable();
+            if !images.is_empty() {
+                return Some(MaintenanceTask::RemoveImages { images });
+            }
+        }
+        if self.maintenance.tags_at.is_none_or(|at| at <= now) {
+            self.maintenance.tags_at = Some(now + TAGS_EVERY);
+            if let Some(task) = self.tags_in_use() {
+                return Some(task);
+            }
+        }
+        if self.way_back_at(now).is_some_and(|at| at <= now) {
+            self.maintenance.way_back_at = Some(now + WAY_BACK_EVERY);
+            return self.way_back_task();
+        }
+        None
+    }
+
+    /// When a task is due next.
+    pub(super) fn maintenance_at(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.maintenance.is_running || self.is_at_work() || self.seen.is_none() {
+            return None;
+        }
+        let tags_at = self.tag_pattern().map(|_| self.maintenance.tags_at.unwrap_or(now));
+        let removal_at = self.maintenance.removal_due.then_some(now);
+        [tags_at, removal_at, self.way_back_at(now)].into_iter().flatten().min()
+    }
+
+    /// A person wants the way back checked now.
+    pub(super) fn check_way_back_now(&mut self, now: Timestamp) {
+        self.maintenance.way_back_at = Some(now);
+    }
+
+    /// An update is proven: what it has replaced may be no longer needed.
+    pub(super) fn remove_old_images_soon(&mut self) {
+        self.maintenance.removal_due = true;
+    }
+
+    /// A task ended.
+    pub(super) fn maintained(&mut self, result: MaintenanceResult, now: Timestamp) {
+        self.maintenance.is_running = false;
+        match result {
+            MaintenanceResult::NewerTags(found) => self.tags_found(found, now),
+            MaintenanceResult::ImagesRemoved(gone) => {
+                for deployed in self.durable.deployed.values_mut() {
+                    deployed.retain(|image| !gone.contains(&image.id));
+                }
+            }
+            MaintenanceResult::WayBackChecked(risks) => self.way_back_checked(risks, now),
+        }
+    }
+
+    fn tag_pattern(&self) -> Option<&TagPattern> {
+        self.config.update.as_ref()?.tags.as_ref()
+    }
+
+    fn tags_in_use(&self) -> Option<MaintenanceTask> {
+        let pattern = self.tag_pattern()?.clone();
+        let in_use = self.config.images.iter().filter(|image| !image.reference.is_pinned());
+        let images: Vec<TagInUse> = in_use
+            .map(|image| TagInUse {
+                configured: image.configured.clone(),
+                repository: image.reference.repository.clone(),
+                tag: image.reference.tag.clone().unwrap_or_else(|| "latest".to_owned()),
+            })
+            .collect();
+        (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images })
+    }
+
+    /// Each newer tag is told once; while a registry gives no answer, what is known of it stays.
+    fn tags_found(&mut self, found: BTreeMap<String, Option<String>>, now: Timestamp) {
+        for (image, newest) in found {
+            let Some(tag) = newest else {
+                self.maintenance.newer.remove(&image);
+                continue;
+            };
+            self.maintenance.newer.insert(image.clone(), tag.clone());
+            if self.durable.told_tags.get(&image) != Some(&tag) {
+                self.durable.told_tags.insert(image.clone(), tag.clone());
+                self.emit(Event::NewerTag { image, tag }, now);
+            }
+        }
+    }
+
+    /// The newest tag that is newer than the configured one of this image.
+    pub(super) fn newer_tag(&self, configured: &str) -> Option<&String> {
+        self.tag_pattern().and_then(|_| self.maintenance.newer.get(configured))
+    }
+
+    /// When the way back is to be checked. The first time is another for each service: many that are checked at once
+    /// would all run compose at once.
+    fn way_back_at(&self, now: Timestamp) -> Option<Timestamp> {
+        if !self.config.auto_update || self.config.project().is_none() {
+            return None;
+        }
+        if let Some(at) = self.maintenance.way_back_at {
+            return Some(at);
+        }
+        let checked = self.durable.way_back.as_ref().map(|way_back| way_back.checked_at);
+        // A clock that was set back must not put it off.
+        let next = checked.filter(|at| *at <= now).map(|at| at + WAY_BACK_EVERY);
+        let sum =
+            self.config.name.bytes().fold(0_i64, |sum, byte| (sum * 31 + i64::from(byte)) % FIRST_WAY_BACK);
+        let first = self.begun + SignedDuration::from_secs(sum);
+        Some(next.map_or(first, |next| next.max(first)))
+    }
+
+    fn way_back_task(&self) -> Option<MaintenanceTask> {
+        let seen = self.seen.as_ref()?;
+        let images = seen.images.iter().flat_map(|view| {
+            view.running.iter().map(|image| RunningImage {
+                configured: view.configured.clone(),
+                id: image.id.clone(),
+                source: compare::old_image(view, image).source,
+                size: image.size,
+            })
+        });
+        let images = images.filter(|image| !image.id.0.is_empty()).collect();
+        let service = self.config.name.clone();
+        Some(MaintenanceTask::CheckWayBack { service, project: self.config.project()?, images })
+    }
+
+    fn way_back_checked(&mut self, risks: Option<Vec<RollbackRisk>>, now: Timestamp) {
+        let Some(risks) = risks else {
+            self.maintenance.way_back_at = Some(now + TAGS_EVERY);
+            return;
+        };
+        let risk = (!risks.is_empty()).then(|| wording::rollback_risks(&risks));
+        let before = self.durable.way_back.replace(WayBack { checked_at: now, risk: risk.clone() });
+        let before = before.and_then(|way_back| way_back.risk);
+        match (before, risk) {
+            (before, Some(risk)) if before.as_ref() != Some(&risk) => {
+                self.emit(Event::WayBackAtRisk { risk }, now);
+            }
+            (Some(risk), None) => self.emit(Event::WayBackOk { risk }, now),
+            _ => {}
+        }
+    }
+
+    /// Notes an image that was deployed.
+    pub(super) fn note_deployed(&mut self, configured: &str, id: &ImageId, proven: bool) {
+        let deployed = self.durable.deployed.entry(configured.to_owned()).or_default();
+        deployed.retain(|image| image.id != *id);
+        deployed.push(DeployedImage { id: id.clone(), proven });
+        let too_many = deployed.len().saturating_sub(MOST_DEPLOYED);
+        deployed.drain(..too_many);
+    }
+
+    /// Images that were deployed once and are no longer needed: not among those that were proven last, not what a
+    /// rollback leads to, and used by no container of the project.
+    fn removable(&self) -> Vec<ImageId> {
+        let keep = self.config.keep_images;
+        if keep == 0 {
+            return Vec::new();
+        }
+        let mut kept: BTreeSet<&ImageId> = BTreeSet::new();
+        kept.extend(self.durable.proven.values().map(|image| &image.id));
+        kept.extend(self.durable.unproven.values());
+        kept.extend(self.containers.iter().flatten().map(|container| &container.image));
+        for deployed in self.durable.deployed.values() {
+            let proven = deployed.iter().rev().filter(|image| image.proven);
+            kept.extend(proven.take(keep).map(|image| &image.id));
+        }
+        let deployed = self.durable.deployed.values().flatten();
+        let images: BTreeSet<&ImageId> =
+            deployed.map(|image| &image.id).filter(|id| !kept.contains(id)).collect();
+        images.into_iter().cloned().collect()
+    }
+}
