@@ -5,6 +5,8 @@
 //!
 //! Shutdown follows the data: first the tasks that produce (workers, poller, events, API), then the sinks.
 
+pub mod clients;
+
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,8 +36,8 @@ use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
 use crate::http::{Api, AuditAnswers, Recording, routes};
 use crate::model::text;
-use crate::ports::Engine;
 use crate::ports::meter::Meter;
+use crate::ports::{Compose as _, Engine};
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;

@@ -1,6 +1,7 @@
 //! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
 
 pub mod meter;
+pub mod survey;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -170,4 +171,10 @@ pub trait Compose: Send + Sync + 'static {
 
     /// `compose config --format json`: what the files come to.
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
+
+    /// What is wrong with compose itself, in one sentence that says what to install: it is missing, too old, or does
+    /// harm with the engine's image store. Where nothing can be known, nothing is wrong.
+    async fn unfit(&self) -> Option<String> {
+        None
+    }
 }

@@ -120,6 +120,11 @@ pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
     }
 }
 
+/// Whether another process has the state in the folder `dir` open.
+pub fn is_in_use(dir: &Path) -> bool {
+    File::open(dir).is_ok_and(|folder| matches!(folder.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// Makes the folder and takes its lock, which the open folder holds. `WouldBlock` means that another has it.
 fn lock_folder(dir: &Path) -> io::Result<File> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

@@ -81,6 +81,13 @@ impl Config {
     }
 }
 
+/// One that was written elsewhere.
+impl From<Value> for Config {
+    fn from(config: Value) -> Self {
+        Self(config)
+    }
+}
+
 impl From<Config> for Value {
     fn from(config: Config) -> Self {
         config.0

@@ -9,6 +9,7 @@
 mod agent;
 mod asker;
 mod browser;
+mod command;
 mod config;
 mod engine;
 mod head;
@@ -28,6 +29,7 @@ pub use evenkeel_common::testing::{LONG, unused_port, wait_for};
 pub use agent::{Agent, Kill, LogLine};
 pub use asker::{Asked, Asker};
 pub use browser::Browser;
+pub use command::{Said, run_agent, run_agent_at};
 pub use config::{Config, Service};
 pub use engine::{ContainerView, Engine, PrivateEngine, beside_engine};
 pub use http::{Reply, request};

@@ -6,8 +6,9 @@ use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
 use super::channel::{Channel, Settings};
+use super::channels::Push;
 use crate::PROGRAM;
-use crate::config::Config;
+use crate::config::{Config, PushConfig};
 
 /// What entries that leave this machine say they come from: `push.machine_id`, else the host's name.
 pub fn machine_name(config: &Config) -> String {
@@ -17,6 +18,22 @@ pub fn machine_name(config: &Config) -> String {
     } else {
         configured.to_owned()
     }
+}
+
+/// What a warden answers to an agent that has nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WardenAnswer {
+    /// Status code of `GET /health`.
+    pub health: u16,
+    /// Whether it says that its store is away.
+    pub store_is_away: bool,
+    /// Status code of `POST /ingest` without an entry: 400 where the token is right, 401 where it is not.
+    pub ingest: u16,
+}
+
+/// Asks the warden whether it is there and knows this agent's token. Nothing is stored there.
+pub async fn ask_warden(config: &PushConfig) -> Result<WardenAnswer, String> {
+    Push::new(config)?.ask().await
 }
 
 /// Channels that are to get a sample entry.

@@ -157,7 +157,7 @@ fn configured(config: &Path) -> String {
 }
 
 /// The URL by which this machine reaches a listen address.
-fn reachable(address: &str) -> String {
+pub(super) fn reachable(address: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "9090"));
     let host = match host {
         "" | "0.0.0.0" | "*" => "127.0.0.1",

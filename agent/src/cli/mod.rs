@@ -1,6 +1,9 @@
 //! The agent's command line: flags, subcommands, and what the exit codes mean (DECISIONS 2 and 11).
 
+mod adopt;
 mod client;
+mod doctor;
+mod follow;
 mod remote;
 mod terminal;
 mod views;
@@ -37,6 +40,10 @@ pub enum Task {
         /// Only this one: discord, smtp, push, or a webhook's name
         channel: Option<String>,
     },
+    /// Look at everything that the agent needs and say what to do about what is wrong; exits with 1 where there is an error
+    Doctor(doctor::Args),
+    /// Print the configuration of what runs on this machine
+    Adopt(adopt::Args),
     /// A question or an order to a running agent
     #[command(flatten)]
     Remote(RemoteTask),
@@ -65,6 +72,8 @@ pub fn main() -> ExitCode {
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
     match task {
         Task::TestNotify { channel } => test_notify(channel.as_deref(), args),
+        Task::Doctor(task) => doctor::perform(task, &args.config),
+        Task::Adopt(task) => adopt::perform(task, &args.config),
         Task::Remote(task) => remote::perform(task, &args.config),
     }
 }

@@ -1,9 +1,7 @@
 //! Subcommands that ask a running agent (DECISIONS 11).
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use evenkeel_common::cli::say;
 use evenkeel_common::wire::{
@@ -15,15 +13,11 @@ use serde::Serialize;
 
 use super::client::{Client, ClientError};
 use super::terminal::{Terminal, print};
-use super::views;
+use super::{follow, views};
 
 /// `EX_UNAVAILABLE` of sysexits.h.
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_USAGE: u8 = 2;
-/// Pause before a stream that ended is opened again.
-const RECONNECT: Duration = Duration::from_secs(1);
-/// A stream begins with at most so many entries that were shown already, as do those of an agent that was restarted.
-const REPLAYED: usize = 500;
 
 /// How a subcommand reaches its agent and what it prints.
 #[derive(Debug, Clone, clap::Args)]
@@ -174,7 +168,10 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
                 target.show_line(entry, terminal);
             }
             if *follow {
-                self::follow(&client, entries.into(), |entry| target.show_line(entry, terminal)).await?;
+                // Scripts get entries and nothing else.
+                let line = if target.json { terminal.without_cursor() } else { terminal };
+                let show = |entry: &AuditEntry| target.show_line(entry, terminal);
+                follow::follow(&client, entries.into(), line, show).await?;
             }
             Ok(true)
         }
@@ -211,78 +208,4 @@ fn is_fine(service: &ServiceStatus) -> bool {
         service.status,
         StatusValue::Exhausted | StatusValue::Errored | StatusValue::Blocked | StatusValue::Unhealthy
     )
-}
-
-/// Passes on entries as they come that are not among `shown`; opens the stream again when it ends.
-async fn follow(
-    client: &Client,
-    mut shown: VecDeque<AuditEntry>,
-    mut show: impl FnMut(&AuditEntry),
-) -> Result<(), ClientError> {
-    let mut id: Option<String> = None;
-    let mut stream = client.stream(&["ui", "events"], None).await?;
-    let mut lines = Lines::default();
-    loop {
-        let Ok(Some(chunk)) = stream.chunk().await else {
-            lines = Lines::default();
-            stream = reopen(client, id.as_deref()).await?;
-            continue;
-        };
-        for line in lines.push(&chunk) {
-            if let Some(text) = line.strip_prefix("id:") {
-                id = Some(text.trim().to_owned());
-            } else if let Some(entry) = line.strip_prefix("data:").and_then(parse)
-                && !shown.contains(&entry)
-            {
-                show(&entry);
-                shown.push_back(entry);
-                shown.drain(..shown.len().saturating_sub(REPLAYED));
-            }
-        }
-    }
-}
-
-/// The stream from where it ended; waits until an agent answers again, and has loaded what it streams.
-async fn reopen(client: &Client, id: Option<&str>) -> Result<reqwest::Response, ClientError> {
-    loop {
-        tokio::time::sleep(RECONNECT).await;
-        match client.stream(&["ui", "events"], id).await {
-            Err(ClientError::Unreachable { .. } | ClientError::Busy(_)) => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-fn parse(data: &str) -> Option<AuditEntry> {
-    serde_json::from_str(data).ok()
-}
-
-/// Whole lines out of chunks.
-#[derive(Default)]
-struct Lines(Vec<u8>);
-
-impl Lines {
-    /// The lines that this chunk completes.
-    fn push(&mut self, chunk: &[u8]) -> Vec<String> {
-        self.0.extend_from_slice(chunk);
-        let mut lines = Vec::new();
-        while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.0.drain(..=end).collect();
-            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
-        }
-        lines
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_whole_however_they_arrive() {
-        let mut lines = Lines::default();
-        assert_eq!(lines.push(b"id: 1\nda"), ["id: 1"]);
-        assert_eq!(lines.push("ta: \u{e9}".as_bytes()), Vec::<String>::new());
-        assert_eq!(lines.push(b"\r\n\n"), ["data: \u{e9}", ""]);
-    }
 }

@@ -11,6 +11,8 @@ pub(super) struct Terminal {
     /// Columns; `None` where nobody looks and nothing is cut.
     width: Option<usize>,
     colour: bool,
+    /// Whether the cursor can be moved.
+    live: bool,
 }
 
 /// Colours by meaning.
@@ -69,19 +71,30 @@ impl Terminal {
         let out = io::stdout();
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if !out.is_terminal() {
-            return Self { width: None, colour: false };
+            return Self { width: None, colour: false, live: false };
         }
         let columns = rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
         let named = variable("COLUMNS").and_then(|text| text.parse().ok());
         let width = columns.filter(|columns| *columns > 0).or(named).unwrap_or(80);
-        let colour = variable("NO_COLOR").is_none() && variable("TERM").as_deref() != Some("dumb");
-        Self { width: Some(width.max(20)), colour }
+        let live = variable("TERM").as_deref() != Some("dumb");
+        let colour = variable("NO_COLOR").is_none() && live;
+        Self { width: Some(width.max(20)), colour, live }
     }
 
     /// Nobody looks: no colours, nothing is cut.
     #[cfg(test)]
     pub(super) fn plain() -> Self {
-        Self { width: None, colour: false }
+        Self { width: None, colour: false, live: false }
+    }
+
+    /// Whether a line can be written anew.
+    pub(super) fn is_live(self) -> bool {
+        self.live
+    }
+
+    /// The same one, on which every line stays.
+    pub(super) fn without_cursor(self) -> Self {
+        Self { live: false, ..self }
     }
 
     /// The text in a colour.
@@ -104,6 +117,20 @@ impl Terminal {
 
     /// Rows under a head, each column as wide as it needs to be. Where that is too wide, the last column is cut.
     pub(super) fn table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
+        self.lay_out(head, rows, |text, columns| vec![Self::clean(text, columns)])
+    }
+
+    /// The same, but what is too long for the last column goes on below.
+    pub(super) fn wrapped_table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
+        self.lay_out(head, rows, broken)
+    }
+
+    fn lay_out(
+        self,
+        head: &[&str],
+        rows: &[Vec<(Colour, String)>],
+        last: impl Fn(&str, usize) -> Vec<String>,
+    ) -> String {
         let columns = head.len();
         let cell = |row: &Vec<(Colour, String)>, n: usize| row.get(n).map_or(0, |(_, text)| wide(text));
         let widths: Vec<usize> = (0..columns)
@@ -115,18 +142,33 @@ impl Terminal {
         for row in std::iter::once(&head).chain(rows) {
             let mut left = self.width.unwrap_or(usize::MAX);
             for (n, (colour, text)) in row.iter().enumerate() {
-                let is_last = n + 1 == columns;
-                let text = Self::clean(text, left);
-                let _ = write!(out, "{}", self.paint(*colour, &text));
-                if is_last {
+                if n + 1 == columns {
+                    let indent = " ".repeat(self.width.unwrap_or_default().saturating_sub(left));
+                    let lines = last(text, left).into_iter().map(|line| self.paint(*colour, &line));
+                    out.push_str(&lines.collect::<Vec<_>>().join(&format!("\n{indent}")));
                     break;
                 }
+                let text = Self::clean(text, left);
+                let _ = write!(out, "{}", self.paint(*colour, &text));
                 let gap = (widths[n] + 2).saturating_sub(wide(&text)).min(left.saturating_sub(wide(&text)));
                 out.push_str(&" ".repeat(gap));
                 left = left.saturating_sub(widths[n] + 2);
             }
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
+        }
+        out
+    }
+
+    /// This text behind a head, over as many lines as it takes; the others are indented as far as the head is long.
+    /// Nothing is left out: a word that is too long for a line has one of its own.
+    pub(super) fn wrap(self, head: &str, text: &str) -> String {
+        let indent = " ".repeat(wide(head));
+        let heads = std::iter::once(head).chain(std::iter::repeat(indent.as_str()));
+        let room = self.width.map_or(usize::MAX, |width| width.saturating_sub(wide(head)));
+        let mut out = String::new();
+        for (head, line) in heads.zip(broken(text, room)) {
+            let _ = writeln!(out, "{head}{line}");
         }
         out
     }
@@ -148,6 +190,24 @@ impl Terminal {
         }
         cut
     }
+}
+
+/// A text in lines of at most so many columns, broken between words.
+fn broken(text: &str, columns: usize) -> Vec<String> {
+    let text = crate::model::output::clean(text);
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is always one line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if wide(line) + 1 + wide(word) <= columns {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 fn wide(text: &str) -> usize {
@@ -173,26 +233,45 @@ mod tests {
     fn a_table_fits_the_terminal_and_nothing_is_cut_where_nobody_looks() {
         let rows = [row(["web", "ok", "a very long explanation"]), row(["database", "blocked", "short"])];
         let head = ["NAME", "STATUS", "WHY"];
-        let narrow = Terminal { width: Some(30), colour: false }.table(&head, &rows);
+        let narrow = Terminal { width: Some(30), colour: false, live: false }.table(&head, &rows);
         assert_eq!(
             narrow,
             "NAME      STATUS   WHY\nweb       ok       a very lon…\ndatabase  blocked  short\n"
         );
-        let free = Terminal { width: None, colour: false }.table(&head, &rows);
+        let free = Terminal { width: None, colour: false, live: false }.table(&head, &rows);
         assert!(free.contains("a very long explanation"));
     }
 
     #[test]
+    fn a_long_text_is_wrapped_between_words_and_nothing_of_it_is_lost() {
+        let narrow = Terminal { width: Some(20), colour: false, live: false };
+        let text = "run the command\nhttp://a.very.long.address/ now";
+        assert_eq!(
+            narrow.wrap("  do  ", text),
+            "  do  run the\n      command\n      http://a.very.long.address/\n      now\n"
+        );
+        assert_eq!(
+            Terminal::plain().wrap("  do  ", text),
+            "  do  run the command http://a.very.long.address/ now\n"
+        );
+        assert_eq!(narrow.wrap("  do  ", ""), "  do  \n");
+    }
+
+    #[test]
     fn what_a_container_wrote_moves_no_cursor() {
-        let terminal = Terminal { width: Some(80), colour: false };
+        let terminal = Terminal { width: Some(80), colour: false, live: false };
         assert_eq!(terminal.line("a\u{1b}[2Jb\nc"), "ab c");
     }
 
     #[test]
     fn colours_are_for_terminals_only() {
         let row = [vec![(Colour::Bad, "x".to_owned())]];
-        assert_eq!(Terminal { width: None, colour: false }.table(&["A"], &row), "A\nx\n");
-        assert!(Terminal { width: None, colour: true }.table(&["A"], &row).contains("\x1b[31mx\x1b[0m"));
+        assert_eq!(Terminal { width: None, colour: false, live: false }.table(&["A"], &row), "A\nx\n");
+        assert!(
+            Terminal { width: None, colour: true, live: false }
+                .table(&["A"], &row)
+                .contains("\x1b[31mx\x1b[0m")
+        );
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> Str
         })
         .collect();
     let answer = terminal.line(&format!("{}: {}", report.service, report.answer));
-    format!("{answer}\n\n{}", terminal.table(&["GATE", "STATE", "WHY"], &rows))
+    format!("{answer}\n\n{}", terminal.wrapped_table(&["GATE", "STATE", "WHY"], &rows))
 }
 
 fn reason(gate: &Gate, now: Timestamp) -> String {
@@ -134,6 +134,18 @@ pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
     let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let text = format!("{at}  {:<14} {:<16} {}{reason}", entry.service, entry.event.as_str(), entry.message);
     format!("{}\n", terminal.paint(entry.level.into(), &terminal.line(&text)))
+}
+
+/// How far all deployments are, on one line without an end; `None` where none is under way.
+pub(super) fn deployments(services: &[ServiceStatus], terminal: Terminal, now: Timestamp) -> Option<String> {
+    let all: Vec<String> = services
+        .iter()
+        .filter_map(|service| {
+            let progress = service.deploy.as_ref()?;
+            Some(format!("{}: {}", service.name, progress_in_words(progress, now)))
+        })
+        .collect();
+    (!all.is_empty()).then(|| terminal.line(&all.join("; ")))
 }
 
 fn remark(service: &ServiceStatus, now: Timestamp) -> String {

@@ -77,6 +77,16 @@ impl<'a> ModelService<'a> {
         named.chain(["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner))
     }
 
+    /// What it mounts from the machine: the place in the container, and the folder or file on the machine.
+    pub fn binds(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let mounts = self.element.get("volumes").and_then(Value::as_array);
+        mounts.into_iter().flatten().filter_map(|mount| {
+            let text = |key| mount.get(key)?.as_str();
+            (text("type") == Some("bind")).then_some(())?;
+            Some((text("target")?, text("source")?))
+        })
+    }
+
     /// How many containers it has.
     pub fn replicas(self) -> usize {
         let count = |value: Option<&Value>| usize::try_from(value?.as_u64()?).ok();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use jiff::Timestamp;
 
 /// How one request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,9 @@ impl RequestOutcome {
         }
     }
 }
+
+/// Is told the time that the other side says it is (`Date`, whole seconds).
+pub type DateSink = Arc<dyn Fn(Timestamp) + Send + Sync>;
 
 /// Is told about every request.
 #[derive(Clone)]

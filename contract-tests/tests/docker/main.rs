@@ -2,7 +2,9 @@
 //! once. `.config/nextest.toml` and `dist/scripts/engine-suites.sh` choose among the modules by the path of a test
 //! (`test(/^matrix::/)`).
 
+mod adopt;
 mod compose;
+mod doctor;
 mod engine;
 mod harness;
 mod heal;

@@ -198,12 +198,6 @@ impl ComposeCli {
 }
 
 impl ComposeCli {
-    /// What is wrong with compose itself, in one sentence that says what to install: it is missing, too old, or does
-    /// harm with the engine's image store. Where nothing can be known, nothing is wrong.
-    pub async fn unfit(&self) -> Option<String> {
-        self.unfit_in(Path::new("/")).await
-    }
-
     async fn unfit_in(&self, folder: &Path) -> Option<String> {
         match self.version(folder).await {
             Err(fault) => Some(fault),
@@ -360,6 +354,10 @@ impl Compose for ComposeCli {
         self.must_be_fit(project).await?;
         others::wait(&project.name).await;
         self.run(project, &["down"]).await
+    }
+
+    async fn unfit(&self) -> Option<String> {
+        self.unfit_in(Path::new("/")).await
     }
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {

@@ -10,6 +10,7 @@ mod images;
 mod names;
 mod pull;
 mod stats;
+mod survey;
 mod transport;
 mod version;
 

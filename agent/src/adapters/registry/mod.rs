@@ -51,7 +51,7 @@ use self::transport::{Outgoing, Transport};
 use crate::config::RegistryConfig;
 use crate::model::RegistryError;
 use crate::model::image::{Digest, HUB, Reference, Repository};
-use crate::ports::meter::Meter;
+use crate::ports::meter::{DateSink, Meter};
 use crate::ports::{Registry, Urgency};
 
 /// Everything that a tag may point at. A shorter list makes registries convert the manifest, which changes its
@@ -141,6 +141,13 @@ impl RegistryClient {
     #[must_use]
     pub fn metered(mut self, meter: Meter) -> Self {
         self.transport.meter = meter;
+        self
+    }
+
+    /// Tells `sink` from now on what time the other side says it is, with each answer that says so.
+    #[must_use]
+    pub fn dated(mut self, sink: DateSink) -> Self {
+        self.transport.dates = Some(sink);
         self
     }
 

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, LOCATION};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::client::proxy::matcher::Matcher;
+use jiff::fmt::rfc2822;
 use url::Url;
 
 use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
 use super::fault::{Fault, status_words, transport_words};
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
-use crate::ports::meter::{Meter, RequestOutcome};
+use crate::ports::meter::{DateSink, Meter, RequestOutcome};
 
 const MOST_REDIRECTS: usize = 5;
 
@@ -30,6 +31,8 @@ pub(super) struct Transport {
     lookup: Lookup,
     /// Who counts.
     pub(super) meter: Meter,
+    /// Who compares clocks.
+    pub(super) dates: Option<DateSink>,
     /// Ports of this machine to which nobody leads us.
     pub(super) own_ports: Vec<u16>,
 }
@@ -90,6 +93,7 @@ impl Transport {
             proxies,
             lookup,
             meter: Meter::default(),
+            dates: None,
             own_ports: Vec::new(),
         }
     }
@@ -191,6 +195,12 @@ impl Transport {
             Err(_) => RequestOutcome::Unreachable,
         };
         self.meter.tell(ended, began.elapsed());
+        if let (Some(tell), Ok(response)) = (&self.dates, &outcome)
+            && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
+            && let Ok(date) = rfc2822::parse(date)
+        {
+            tell(date.timestamp());
+        }
         outcome.map_err(|error| Fault::Host(format!("{whose}: {}", transport_words(&error))))
     }
 }

@@ -1,0 +1,105 @@
+//! The machine as a whole: which engine this is, and every container that runs.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::{DockerEngine, answer, convert};
+use crate::model::EngineError;
+use crate::ports::HOLD_LABEL;
+use crate::ports::survey::{EngineInfo, Found, Origin, Survey};
+
+/// Label with the folder that compose ran in.
+const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
+/// Label with the files that compose was given with `--env-file`, separated by commas.
+const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
+
+#[async_trait]
+impl Survey for DockerEngine {
+    async fn about(&self) -> Result<EngineInfo, EngineError> {
+        let doing = "ask what engine it is";
+        let (info, version, is_podman) = self
+            .connection
+            .read(doing, |client| async move {
+                Ok((client.get("/info", &[]).await?, client.version, client.podman))
+            })
+            .await?;
+        let text = |pointer| answer::text(&info, pointer).unwrap_or_default().to_owned();
+        Ok(EngineInfo {
+            version: text("/ServerVersion"),
+            api: version.to_string(),
+            is_tested: version.is_tested(),
+            is_podman,
+            data_folder: answer::text(&info, "/DockerRootDir").map(PathBuf::from),
+            insecure_registries: insecure(&info),
+        })
+    }
+
+    async fn running(&self) -> Result<Vec<Found>, EngineError> {
+        let mut found: Vec<Found> =
+            self.list("status", "running".to_owned()).await?.iter().map(found).collect();
+        found.retain(|one| !one.labels.contains_key(HOLD_LABEL));
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+}
+
+/// The registries that the engine was told to speak to without TLS.
+fn insecure(info: &Value) -> Vec<String> {
+    let known = info.pointer("/RegistryConfig/IndexConfigs").and_then(Value::as_object);
+    let plain = |entry: &&Value| answer::flag(entry, "/Secure") == Some(false);
+    known.into_iter().flatten().filter(|(_, entry)| plain(entry)).map(|(name, _)| name.clone()).collect()
+}
+
+fn found(listed: &Value) -> Found {
+    let labels = answer::map(listed, "/Labels").unwrap_or_default();
+    let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
+    let origin = label(convert::PROJECT_LABEL).map(|project| Origin {
+        project: project.clone(),
+        folder: label(FOLDER_LABEL).map(PathBuf::from),
+        env_files: label(ENV_FILES_LABEL)
+            .map(|files| files.split(',').map(PathBuf::from).collect())
+            .unwrap_or_default(),
+    });
+    let name = answer::text(listed, "/Names/0").or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
+    Found {
+        name: name.trim_start_matches('/').to_owned(),
+        image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
+        origin,
+        labels: labels.into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_listed_container_says_where_compose_made_it() {
+        let one = found(&json!({
+            "Names": ["/shop-web-1"], "Image": "web:1",
+            "Labels": {
+                "com.docker.compose.project": "shop",
+                "com.docker.compose.project.working_dir": "/srv/shop",
+                "com.docker.compose.project.environment_file": "/srv/a.env,/srv/b.env",
+            },
+        }));
+        let origin = one.origin.unwrap();
+        assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
+        assert_eq!((origin.project.as_str(), origin.folder), ("shop", Some("/srv/shop".into())));
+        assert_eq!(origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
+        assert_eq!(found(&json!({"Id": "ab", "Labels": null})).origin, None);
+    }
+
+    #[test]
+    fn only_registries_without_tls_are_named() {
+        let info = json!({"RegistryConfig": {"IndexConfigs": {
+            "docker.io": {"Secure": true}, "registry.lan:5000": {"Secure": false}, "odd": null,
+        }}});
+        assert_eq!(insecure(&info), ["registry.lan:5000"]);
+        assert!(insecure(&Value::Null).is_empty());
+    }
+}

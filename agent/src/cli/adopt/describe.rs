@@ -1,0 +1,304 @@
+//! From what runs to a service of the configuration, and to remarks on what it can't take over.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::model::{Container, Model, Reference};
+use crate::ports::survey::Origin;
+
+/// Longest name of a service and of a project (spec 2.9).
+const LONGEST_NAME: usize = 64;
+/// This program's own images.
+const OWN: [&str; 2] = ["evenkeel", "evenkeel-agent"];
+
+/// One service as it stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Service {
+    pub(super) name: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) images: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) compose_files: Vec<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) compose_project: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) container_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) env_file: Option<PathBuf>,
+    pub(super) auto_update: bool,
+    pub(super) auto_heal: bool,
+}
+
+/// A service, where it can be one, and what is to be said about it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Described {
+    pub(super) service: Option<Service>,
+    pub(super) remarks: Vec<String>,
+}
+
+/// A compose file that a label names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FileSeen {
+    /// As the label has it.
+    pub(super) named: PathBuf,
+    /// The path that the configuration takes, or why there is none.
+    pub(super) usable: Result<PathBuf, String>,
+}
+
+impl FileSeen {
+    /// Looks for the file; a relative name is relative to the project's folder.
+    pub(super) fn look(named: &Path, folder: Option<&Path>) -> Self {
+        let path = folder.map_or_else(|| named.to_owned(), |folder| folder.join(named));
+        let usable = match path.canonicalize() {
+            Ok(real) if !real.is_file() => Err("is no file".to_owned()),
+            Ok(real) => {
+                let is_plain = path.is_absolute()
+                    && !path.to_string_lossy().contains("..")
+                    && !path.symlink_metadata().is_ok_and(|about| about.is_symlink());
+                let usable = if is_plain { path.clone() } else { real };
+                // What can't be opened here can't be opened by an agent of this user.
+                std::fs::File::open(&usable)
+                    .map(|_| usable)
+                    .map_err(|error| crate::model::text::plainly(&error))
+            }
+            Err(error) => Err(crate::model::text::plainly(&error)),
+        };
+        Self { named: named.to_owned(), usable }
+    }
+}
+
+/// Whether a registry has the image of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum InRegistry {
+    Yes,
+    /// It was built or loaded here, or its tag is gone there.
+    No,
+    /// The registry did not say; its words.
+    Unknown(String),
+}
+
+/// A container of a project.
+pub(super) struct Runs {
+    pub(super) container: Container,
+    pub(super) in_registry: InRegistry,
+}
+
+/// A compose project that runs.
+pub(super) struct Project {
+    pub(super) origin: Origin,
+    /// Its files in order.
+    pub(super) files: Vec<FileSeen>,
+    /// Whether its containers were made from different sets of files.
+    pub(super) lists_differ: bool,
+    pub(super) runs: Vec<Runs>,
+    /// What the service's files come to; `None` before they were rendered.
+    pub(super) rendered: Option<Result<Model, String>>,
+}
+
+impl Project {
+    /// Whether the files come to the service of this container. Before they are rendered they may.
+    fn renders(&self, one: &Runs) -> bool {
+        match &self.rendered {
+            Some(Ok(model)) => model.service(&one.container.compose_service).is_some(),
+            Some(Err(_)) | None => true,
+        }
+    }
+}
+
+/// A container outside compose.
+pub(super) struct Alone {
+    pub(super) container: Container,
+    pub(super) is_of_swarm: bool,
+}
+
+/// The service of a container outside compose: nothing can make it anew, so it is only healed.
+pub(super) fn alone(single: &Alone) -> Described {
+    let name = &single.container.name;
+    let without = |why: &str| Described { service: None, remarks: vec![format!("{name}: left out: {why}")] };
+    if single.is_of_swarm {
+        return without("it belongs to a Swarm service");
+    }
+    if let Some(manager) = &single.container.manager {
+        return without(&format!("{manager} keeps it"));
+    }
+    if is_own(&single.container.config_image) {
+        return without("it is this program");
+    }
+    if name.len() > LONGEST_NAME {
+        return without("its name is too long");
+    }
+    let service = Service {
+        name: name.clone(),
+        images: Vec::new(),
+        compose_files: Vec::new(),
+        compose_project: None,
+        container_name: Some(name.clone()),
+        env_file: None,
+        auto_update: false,
+        auto_heal: true,
+    };
+    let remark =
+        format!("{name}: it is not of a compose project: restarted when it is unwell, but not updated");
+    Described { service: Some(service), remarks: vec![remark] }
+}
+
+/// The service of a compose project.
+pub(super) fn project(project: &Project) -> Described {
+    let name = &project.origin.project;
+    let mut remarks = Vec::new();
+    let mut remark = |text: String| remarks.push(format!("{name}: {text}"));
+    if let Some(manager) = project.runs.iter().find_map(|one| one.container.manager.as_ref()) {
+        remark(format!("left out: {manager} keeps its containers"));
+        return Described { service: None, remarks };
+    }
+    if name.len() > LONGEST_NAME {
+        remark(format!("left out: its name has more than {LONGEST_NAME} characters"));
+        return Described { service: None, remarks };
+    }
+    let compose_files = files(project, &mut remark);
+    let images = images(project, &mut remark);
+    let env_file =
+        if compose_files.is_empty() { None } else { env_file(project, &compose_files, &mut remark) };
+    unrendered(project, &mut remark);
+    let auto_update = !images.is_empty() && !compose_files.is_empty();
+    if !auto_update {
+        remark("it is restarted when it is unwell, but not updated".to_owned());
+    }
+    let service = Service {
+        name: name.clone(),
+        images: if auto_update { images } else { Vec::new() },
+        compose_files,
+        compose_project: Some(name.clone()),
+        container_name: None,
+        env_file,
+        auto_update,
+        auto_heal: !auto_update,
+    };
+    Described { service: Some(service), remarks }
+}
+
+/// The compose files; none where one of them can't be used.
+fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
+    if project.files.is_empty() {
+        remark("its containers do not say which compose files they were made from".to_owned());
+    }
+    if project.lists_differ {
+        remark("its containers were made from different compose files; the longest list is taken".to_owned());
+    }
+    let mut usable = Vec::new();
+    let mut complete = true;
+    for FileSeen { named, usable: found } in &project.files {
+        match found {
+            Ok(path) => {
+                if path != named {
+                    remark(format!("compose file {} is taken as {}", named.display(), path.display()));
+                }
+                usable.push(path.clone());
+            }
+            Err(why) => {
+                complete = false;
+                remark(format!("compose file {} can't be used: it {why}", named.display()));
+            }
+        }
+    }
+    if complete { usable } else { Vec::new() }
+}
+
+/// The images that a registry has, each once, in the order of their containers.
+fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
+    let mut images: Vec<String> = Vec::new();
+    for Runs { container, in_registry } in project.runs.iter().filter(|one| project.renders(one)) {
+        let service = &container.compose_service;
+        let Ok(reference) = Reference::parse(&container.config_image) else {
+            remark(format!("{service}: its image has no name any more ({})", container.config_image));
+            continue;
+        };
+        let text = reference.to_string();
+        if images.contains(&text) {
+            continue;
+        }
+        match in_registry {
+            _ if is_own(&container.config_image) => {
+                remark(format!("{service}: left out: it is this program"));
+            }
+            _ if reference.is_pinned() => {
+                remark(format!("{service}: {text} is pinned to a digest and never updated"));
+            }
+            InRegistry::Yes => images.push(text),
+            InRegistry::No => remark(format!(
+                "{service}: {text} is not in its registry (built or loaded here?) and is not updated"
+            )),
+            InRegistry::Unknown(why) => {
+                remark(format!("{service}: {why}; `evenkeel doctor` says what to do"));
+                images.push(text);
+            }
+        }
+    }
+    images
+}
+
+/// The env file, where compose does not find it by itself.
+fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String)) -> Option<PathBuf> {
+    let beside = files.first().and_then(|file| file.parent());
+    let folder = project.origin.folder.as_deref();
+    if folder.is_some() && folder != beside && !is_same(folder, beside) {
+        let shown = folder.unwrap_or(Path::new("")).display();
+        remark(format!(
+            "compose was run for the folder {shown}: paths in the files that are relative lead elsewhere now"
+        ));
+    }
+    let default = beside.map(|folder| folder.join(".env"));
+    let named: Vec<&PathBuf> =
+        project.origin.env_files.iter().filter(|file| Some(*file) != default.as_ref()).collect();
+    match named.as_slice() {
+        [] => None,
+        [one] if one.is_absolute() && one.is_file() => Some((*one).clone()),
+        [one] => {
+            remark(format!("env file {} can't be used: it is not there", one.display()));
+            None
+        }
+        [..] => {
+            let names: Vec<String> = named.iter().map(|file| file.display().to_string()).collect();
+            remark(format!("a service has one env_file; put these together: {}", names.join(", ")));
+            None
+        }
+    }
+}
+
+fn is_same(a: Option<&Path>, b: Option<&Path>) -> bool {
+    let real = |path: Option<&Path>| path?.canonicalize().ok();
+    real(a).is_some() && real(a) == real(b)
+}
+
+/// What the files do not come to, though it runs.
+fn unrendered(project: &Project, remark: &mut impl FnMut(String)) {
+    match &project.rendered {
+        None => {}
+        Some(Err(why)) => remark(format!("its compose files can't be used as they are: {why}")),
+        Some(Ok(_)) => {
+            let left_out = project.runs.iter().filter(|one| !project.renders(one));
+            let mut missing: Vec<&str> = left_out.map(|one| one.container.compose_service.as_str()).collect();
+            missing.dedup();
+            if !missing.is_empty() {
+                remark(format!(
+                    "left out, as of a profile that is off, or no longer in the files: {}; set COMPOSE_PROFILES in its env \
+                     file, and adopt it again",
+                    missing.join(", ")
+                ));
+            }
+        }
+    }
+}
+
+fn is_own(image: &str) -> bool {
+    let is_it = |reference: Reference| {
+        let name = reference.repository.path.rsplit('/').next().map(str::to_owned);
+        name.is_some_and(|name| OWN.contains(&name.as_str()))
+    };
+    Reference::parse(image).is_ok_and(is_it)
+}
+
+#[cfg(test)]
+#[path = "describe_tests.rs"]
+mod tests;

@@ -1,0 +1,183 @@
+//! Projects that it has never seen.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::model::{ImageId, Manager, State};
+
+fn container(service: &str, image: &str) -> Container {
+    Container {
+        id: service.into(),
+        name: format!("shop-{service}-1"),
+        manager: None,
+        compose_service: service.into(),
+        compose_files: Vec::new(),
+        config_image: image.into(),
+        image: ImageId("sha256:aa".into()),
+        state: State::Running,
+        status: String::new(),
+        health: None,
+        health_output: String::new(),
+        health_timing: None,
+        restart_count: 0,
+        started_at: None,
+        finished_at: None,
+        stop_signal: 15,
+        stop_timeout: Duration::from_secs(10),
+        exit_code: 0,
+        oom_killed: false,
+        error: String::new(),
+        restarts_itself: false,
+        restarts_with: Vec::new(),
+        network_of: None,
+        mounts: Vec::new(),
+    }
+}
+
+fn runs(service: &str, image: &str, in_registry: InRegistry) -> Runs {
+    Runs { container: container(service, image), in_registry }
+}
+
+fn shop(folder: &Path, runs: Vec<Runs>) -> Project {
+    let file = folder.join("compose.yml");
+    std::fs::write(&file, "services: {}").unwrap();
+    Project {
+        origin: Origin { project: "shop".into(), folder: Some(folder.to_owned()), env_files: Vec::new() },
+        files: vec![FileSeen::look(&file, None)],
+        lists_differ: false,
+        runs,
+        rendered: None,
+    }
+}
+
+#[test]
+fn a_project_becomes_a_service_with_its_registries_images() {
+    let folder = tempfile::tempdir().unwrap();
+    let project = shop(
+        folder.path(),
+        vec![
+            runs("web", "nginx", InRegistry::Yes),
+            runs("web2", "nginx:latest", InRegistry::Yes),
+            runs("api", "localhost:5000/api:2", InRegistry::Yes),
+        ],
+    );
+    let described = super::project(&project);
+    assert_eq!(described.remarks, Vec::<String>::new());
+    let file = folder.path().join("compose.yml");
+    assert_eq!(
+        serde_json::to_value(described.service).unwrap(),
+        json!({
+            "name": "shop", "images": ["docker.io/library/nginx:latest", "localhost:5000/api:2"],
+            "compose_files": [file], "compose_project": "shop", "auto_update": true, "auto_heal": false,
+        })
+    );
+}
+
+/// What is said of a project that was changed.
+fn remarks(change: impl FnOnce(&mut Project, &Path)) -> (Option<Service>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut project = shop(folder.path(), vec![runs("web", "nginx", InRegistry::Yes)]);
+    change(&mut project, folder.path());
+    let described = super::project(&project);
+    (described.service, described.remarks.join("\n"))
+}
+
+#[test]
+fn what_can_not_be_taken_over_is_said() {
+    type Change = fn(&mut Project, &Path);
+    let cases: [(Change, &str, bool); 8] = [
+        (
+            |project, _| project.runs.push(runs("built", "shop-built", InRegistry::No)),
+            "built: docker.io/library/shop-built:latest is not in its registry",
+            true,
+        ),
+        (
+            |project, _| project.runs[0].in_registry = InRegistry::No,
+            "restarted when it is unwell, but not updated",
+            false,
+        ),
+        (
+            |project, _| project.runs[0].in_registry = InRegistry::Unknown("registry x: 401".into()),
+            "registry x: 401",
+            true,
+        ),
+        (
+            |project, _| project.files.push(FileSeen::look(Path::new("/nonexistent.yml"), None)),
+            "/nonexistent.yml can't be used: it does not exist",
+            false,
+        ),
+        (|project, _| project.files.clear(), "do not say which compose files", false),
+        (
+            |project, _| project.runs.push(runs("agent", "ghcr.io/x/evenkeel-agent:1", InRegistry::Yes)),
+            "agent: left out: it is this program",
+            true,
+        ),
+        (
+            |project, _| project.origin.env_files = vec!["/a.env".into(), "/b.env".into()],
+            "put these together: /a.env, /b.env",
+            true,
+        ),
+        (
+            |project, _| project.rendered = Some(Ok(Model::default())),
+            "a profile that is off, or no longer in the files: web",
+            false,
+        ),
+    ];
+    for (change, expected, updates) in cases {
+        let (service, said) = remarks(change);
+        assert!(said.contains(expected), "{expected}: {said}");
+        assert_eq!(service.unwrap().auto_update, updates, "{said}");
+    }
+    let (service, said) = remarks(|project, _| project.runs[0].container.manager = Some(Manager::AutoUpdate));
+    assert!(service.is_none() && said.contains("left out: podman auto-update"), "{said}");
+    let pinned = format!("nginx@sha256:{}", "a".repeat(64));
+    let (_, said) = remarks(|project, _| project.runs[0].container.config_image = pinned);
+    assert!(said.contains("pinned to a digest"), "{said}");
+}
+
+#[test]
+fn an_env_file_is_taken_where_compose_would_not_find_it_by_itself() {
+    let named = |project: &mut Project, folder: &Path, name: &str| {
+        std::fs::write(folder.join(name), "A=1").unwrap();
+        project.origin.env_files = vec![folder.join(name)];
+    };
+    let (service, said) = remarks(|project, folder| named(project, folder, "prod.env"));
+    assert!(service.unwrap().env_file.is_some_and(|path| path.ends_with("prod.env")), "{said}");
+    let (service, _) = remarks(|project, folder| named(project, folder, ".env"));
+    assert_eq!(service.unwrap().env_file, None);
+    let (_, said) = remarks(|project, _| project.origin.folder = Some("/elsewhere".into()));
+    assert!(said.contains("relative lead elsewhere"), "{said}");
+}
+
+#[test]
+fn a_link_is_taken_as_the_file_that_it_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("real.yml"), folder.path().join("compose.yml"));
+    std::fs::write(&file, "").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let real = file.canonicalize().unwrap();
+    assert_eq!(FileSeen::look(&link, None).usable, Ok(real.clone()));
+    assert_eq!(FileSeen::look(Path::new("real.yml"), Some(folder.path())).usable, Ok(file));
+    assert_eq!(FileSeen::look(folder.path(), None).usable, Err("is no file".to_owned()));
+}
+
+#[test]
+fn a_container_outside_compose_is_healed_only() {
+    let single = |change: fn(&mut Alone)| {
+        let mut single = Alone { container: container("db", "postgres:16"), is_of_swarm: false };
+        change(&mut single);
+        alone(&single)
+    };
+    let described = single(|_| ());
+    let service = described.service.unwrap();
+    assert_eq!(service.container_name.as_deref(), Some("shop-db-1"));
+    assert!(service.auto_heal && !service.auto_update && described.remarks[0].contains("not updated"));
+    assert_eq!(single(|single| single.is_of_swarm = true).service, None);
+    assert_eq!(
+        single(|single| single.container.manager = Some(Manager::Unit("db.service".into()))).service,
+        None
+    );
+    assert_eq!(single(|single| single.container.config_image = "x/evenkeel".into()).service, None);
+}

@@ -1,0 +1,218 @@
+//! The configuration file: its faults, its warnings, and the channels that it names.
+
+use evenkeel_common::config::ConfigFaults;
+
+use super::finding::{Finding, Severity, Words};
+use crate::audit::Settings;
+use crate::config::Config;
+
+/// The file itself.
+pub(super) const AREA: &str = "configuration";
+/// Its channels.
+pub(super) const CHANNELS: &str = "notifications";
+
+/// Why the file is refused: each fault, and its warnings.
+pub(super) fn refused(faults: &ConfigFaults) -> Vec<Finding> {
+    let path = faults.path().display().to_string();
+    let fault = |line: &str| {
+        let text = line.strip_prefix(&format!("{path}: ")).unwrap_or(line);
+        let (subject, what) = text.split_once(": ").unwrap_or((&path, text));
+        let remedy = if text.contains("no such file") {
+            "write it; `evenkeel adopt` prints the services of this machine for it".to_owned()
+        } else if text.contains("ermission denied") {
+            "run doctor as the user that runs the agent: `sudo evenkeel doctor`".to_owned()
+        } else {
+            format!("correct {path}; `evenkeel --check` reads it again")
+        };
+        let why = "the agent does not start with it, and nothing else can be looked at";
+        Words { what, why, remedy }.error(AREA, subject)
+    };
+    let mut found: Vec<Finding> = faults.to_string().lines().map(fault).collect();
+    found.extend(faults.warnings().iter().map(|warning| of_warning(warning)));
+    found
+}
+
+/// What is wrong with a file that is used.
+pub(super) fn warnings(config: &Config) -> Vec<Finding> {
+    config.warnings.iter().filter(|warning| !is_of_channels(warning)).map(|text| of_warning(text)).collect()
+}
+
+/// What keeps a notification channel from being used.
+pub(super) fn channels(config: &Config) -> Vec<Finding> {
+    let warned = config.warnings.iter().filter(|warning| is_of_channels(warning));
+    let broken = Settings::of(config).into_iter().filter(|settings| !matches!(settings, Settings::Push(_)));
+    let broken = broken.filter_map(|settings| {
+        let what = settings.open().err()?;
+        let why = "this channel is off: nobody is notified by it";
+        let remedy = "correct the channel, then try it: `evenkeel test-notify`";
+        Some(Words { what, why, remedy }.error(CHANNELS, settings.name()))
+    });
+    warned.map(|text| of_warning(text)).chain(broken).collect()
+}
+
+fn is_of_channels(warning: &str) -> bool {
+    warning.starts_with("notifications")
+}
+
+fn of_warning(warning: &str) -> Finding {
+    let (subject, what) = warning.split_once(": ").unwrap_or(("the file", warning));
+    let area = if is_of_channels(warning) { CHANNELS } else { AREA };
+    let (severity, why) = match () {
+        () if what.ends_with("(service skipped)") || what.ends_with("(no service is watched)") => {
+            (Severity::Error, "it is not watched: neither updated nor healed")
+        }
+        () if ["is off)", "are off)"].iter().any(|end| what.ends_with(end)) => {
+            (Severity::Error, "what goes through it does not arrive")
+        }
+        () if what.contains("can be changed by") => {
+            (Severity::Warning, "the agent runs as root on what stands there")
+        }
+        () => (Severity::Warning, "the agent runs, but maybe not as the file was meant"),
+    };
+    Words { what, why, remedy: remedy(subject, what) }.of(severity, area, subject)
+}
+
+fn remedy(subject: &str, what: &str) -> String {
+    let after = |words: &str| what.split_once(words)?.1.split_whitespace().next();
+    let quoted = || what.split('"').nth(1);
+    if let Some(variable) = after("the environment variable ") {
+        return format!(
+            "set {variable} for the agent: in /etc/evenkeel/agent.env, or with LoadCredential={variable}:PATH in its unit"
+        );
+    }
+    if what.contains("can be changed by")
+        && let Some(path) = quoted()
+    {
+        return format!("take the right away: `chmod go-w {path}`");
+    }
+    if what.contains("can be reached from other machines") {
+        return "\"address\": [\"127.0.0.1:9090\"] in \"api\", and a proxy with a login for others"
+            .to_owned();
+    }
+    if what.contains("is not a known key") {
+        return format!("correct or remove {subject}; the manual lists all keys");
+    }
+    format!("correct {subject} as it says; `evenkeel --check` reads it again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use evenkeel_common::config::Configuration as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(tree: &Value) -> Result<Config, ConfigFaults> {
+        Config::parse(&tree.to_string(), Path::new("/etc/evenkeel/config.json"), &|_| None)
+    }
+
+    /// A planted fault of the file, the part that names it, and what its finding must say.
+    #[test]
+    fn every_fault_of_the_file_is_named_with_what_to_do() {
+        use Severity::{Error, Warning};
+        let folder = tempfile::tempdir().unwrap();
+        let webhook = |body: &str| json!({"notifications": {"webhooks": [{"name": "chat", "url": "http://h/", "method": "POST", "body": body}]}});
+        for (tree, severity, area, subject, what, remedy) in [
+            (
+                json!({"registry": {"poll_interval": 1}}),
+                Error,
+                AREA,
+                "registry.poll_interval",
+                "out of range",
+                "correct /etc/evenkeel",
+            ),
+            (
+                json!({"services": [{"name": "web", "auto_update": true, "images": ["web"]}]}),
+                Error,
+                AREA,
+                "web",
+                "(service skipped)",
+                "correct web",
+            ),
+            (
+                json!({"servces": []}),
+                Warning,
+                AREA,
+                "servces",
+                "did you mean \"services\"",
+                "correct or remove servces",
+            ),
+            (
+                json!({"api": {"address": [":9090"]}}),
+                Warning,
+                AREA,
+                "api.address",
+                "no login",
+                "127.0.0.1:9090",
+            ),
+            (
+                json!({"notifications": {"discord": {"webhook_url": "$HOOK"}}}),
+                Error,
+                CHANNELS,
+                "notifications.discord.webhook_url",
+                "variable HOOK is not set",
+                "agent.env",
+            ),
+            (
+                webhook("{{ oops"),
+                Error,
+                CHANNELS,
+                "notifications.webhooks[0].body",
+                "this webhook is off",
+                "correct notifications",
+            ),
+            (
+                json!({"push": {"warden_url": "http://w", "token": "$TOKEN"}}),
+                Error,
+                AREA,
+                "push.token",
+                "TOKEN is not set",
+                "LoadCredential=TOKEN",
+            ),
+            (
+                json!({"audit": {"path": folder.path()}}),
+                Warning,
+                AREA,
+                "audit.path",
+                "is a folder",
+                "correct audit.path",
+            ),
+        ] {
+            let found = match parse(&tree) {
+                Err(faults) => refused(&faults),
+                Ok(config) => [warnings(&config), channels(&config)].concat(),
+            };
+            let finding = found.iter().find(|finding| finding.subject == subject);
+            let finding = finding.unwrap_or_else(|| panic!("{tree}: {found:#?}"));
+            assert_eq!((finding.severity, finding.area), (severity, area), "{finding:#?}");
+            assert!(finding.what.contains(what) && finding.remedy.contains(remedy), "{finding:#?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_leads_to_adopt() {
+        let faults = Config::load(Path::new("/nonexistent/config.json"), &|_| None).unwrap_err();
+        let found = refused(&faults);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].remedy.contains("evenkeel adopt"), "{found:#?}");
+    }
+
+    #[test]
+    fn who_else_can_write_the_file_is_told_with_the_command_that_ends_it() {
+        let text =
+            "audit.path: the folder \"/srv/x\" can be changed by anybody (mode 0777); who can change it …";
+        let finding = of_warning(text);
+        assert_eq!(
+            (finding.severity, finding.remedy.as_str()),
+            (Severity::Warning, "take the right away: `chmod go-w /srv/x`")
+        );
+    }
+
+    #[test]
+    fn a_good_file_has_no_finding() {
+        let config = parse(&json!({"notifications": {"discord": {"webhook_url": "http://h/x"}}})).unwrap();
+        assert_eq!([warnings(&config), channels(&config)].concat(), []);
+    }
+}

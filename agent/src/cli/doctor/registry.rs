@@ -1,0 +1,185 @@
+//! The registries: whether each answers with the digest of each image, and what time it is there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::finding::{Finding, Severity, Words};
+use crate::config::ConfiguredImage;
+
+pub(super) const AREA: &str = "registry";
+/// The clock is compared with what registries answer.
+pub(super) const CLOCK: &str = "clock";
+
+/// Times in an answer are whole seconds, and the way takes time, too.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
+
+/// One image of the configuration, and why its digest can't be had.
+pub(super) struct Asked<'a> {
+    pub(super) image: &'a ConfiguredImage,
+    pub(super) fault: Option<String>,
+}
+
+/// The text of a registry that hangs.
+pub(super) fn hung(host: &str, limit: Duration) -> String {
+    format!("registry {host}: no answer within {} s", limit.as_secs())
+}
+
+/// What is wrong. A fault that several images have in common is one finding.
+pub(super) fn check(asked: &[Asked<'_>]) -> Vec<Finding> {
+    let mut by_fault: BTreeMap<&str, Vec<&ConfiguredImage>> = BTreeMap::new();
+    for Asked { image, fault } in asked {
+        if let Some(fault) = fault {
+            by_fault.entry(fault).or_default().push(image);
+        }
+    }
+    by_fault.iter().map(|(fault, images)| of(fault, images)).collect()
+}
+
+fn of(fault: &str, images: &[&ConfiguredImage]) -> Finding {
+    let first = images[0];
+    let host = &first.reference.repository.host;
+    let subject = match images.len() {
+        1 => first.configured.clone(),
+        many => format!("{host} ({many} images)"),
+    };
+    let (severity, remedy) = remedy(fault, first, host);
+    Words { what: fault, why: "the agent can't tell whether there is a new image", remedy }
+        .of(severity, AREA, subject)
+}
+
+fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String) {
+    let says = |words: &[&str]| words.iter().any(|word| fault.contains(word));
+    if says(&["429", "too many requests", "rate limit"]) {
+        let remedy = format!("raise registry.poll_interval, or log in: `sudo docker login {host}`");
+        return (Severity::Warning, remedy);
+    }
+    let remedy = match () {
+        () if says(&["reading registry logins", "credential"]) => {
+            format!("mend the login: `sudo docker logout {host} && sudo docker login {host}`")
+        }
+        () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
+            format!("log in as the user that runs the agent: `sudo docker login {host}`")
+        }
+        () if says(&["not found", "404"])
+            && image.reference.to_string() != image.configured
+            && !image.configured.contains(host) =>
+        {
+            format!(
+                "push {}; an image of another registry needs its host in \"images\" (docker.io/…)",
+                image.reference
+            )
+        }
+        () if says(&["not found", "404"]) => format!("push {}, or correct \"images\"", image.reference),
+        () if says(&["known authority"]) => {
+            "add its authority to the system's store, or set registry.insecure for registry.url".to_owned()
+        }
+        () if says(&["certificate"]) => format!("renew the certificate of {host}"),
+        () if says(&["does not speak TLS"]) => format!("set registry.url to http://{host}"),
+        () if says(&["looked up"]) => format!("correct the name, or DNS: `getent hosts {}`", name(host)),
+        () => format!("bring it up, or correct registry.url; try `curl -I http://{host}/v2/`"),
+    };
+    (Severity::Error, remedy)
+}
+
+fn name(host: &str) -> &str {
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Whether this machine's clock agrees with anybody's. `None` where nobody said what time it is.
+pub(super) fn clock(offsets: &[SignedDuration]) -> Option<Vec<Finding>> {
+    let offset = *offsets.iter().min_by_key(|offset| offset.abs())?;
+    if offset.abs() <= CLOCK_TOLERANCE {
+        return Some(Vec::new());
+    }
+    let seconds = offset.abs().as_secs();
+    let direction = if offset.is_positive() { "ahead of" } else { "behind" };
+    let words = Words {
+        what: format!("it is {seconds} s {direction} what the registries say"),
+        why: "entries, schedules and certificates go by it",
+        remedy: "synchronize it: `timedatectl set-ntp true`",
+    };
+    Some(vec![words.warning(CLOCK, "this machine's clock")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::image::Reference;
+
+    fn image(text: &str) -> ConfiguredImage {
+        let reference = Reference::parse_in(text, "localhost:5000").unwrap();
+        ConfiguredImage { configured: text.to_owned(), reference }
+    }
+
+    #[test]
+    fn every_fault_of_a_registry_is_named_with_what_to_do() {
+        use Severity::{Error, Warning};
+        for (text, fault, severity, remedy) in [
+            ("web:1", "image localhost:5000/web:1: tag not found in the registry", Error, "docker.io/…"),
+            ("ghcr.io/a/b:1", "image ghcr.io/a/b:1: not found in the registry", Error, "push ghcr.io/a/b:1"),
+            (
+                "ghcr.io/a/b:1",
+                "registry ghcr.io: 401 unauthorized for a/b",
+                Error,
+                "sudo docker login ghcr.io",
+            ),
+            (
+                "ghcr.io/a/b:1",
+                "reading registry logins from /root/.docker/config.json: it is not JSON",
+                Error,
+                "docker logout ghcr.io",
+            ),
+            ("ghcr.io/a/b:1", "registry ghcr.io: 429 too many requests", Warning, "poll_interval"),
+            (
+                "web",
+                "registry localhost:5000: connection refused",
+                Error,
+                "curl -I http://localhost:5000/v2/",
+            ),
+            ("web", "registry localhost:5000: no answer within 12 s", Error, "curl -I"),
+            ("r.lan/a", "registry r.lan: its name could not be looked up", Error, "getent hosts r.lan"),
+            (
+                "r.lan/a",
+                "registry r.lan: its TLS certificate is not signed by a known authority",
+                Error,
+                "registry.insecure",
+            ),
+            ("r.lan/a", "registry r.lan: its TLS certificate has expired", Error, "renew"),
+            ("r.lan/a", "registry r.lan: it does not speak TLS", Error, "http://r.lan"),
+        ] {
+            let image = image(text);
+            let found = check(&[Asked { image: &image, fault: Some(fault.to_owned()) }]);
+            assert_eq!(found.len(), 1);
+            assert_eq!((found[0].severity, found[0].subject.as_str()), (severity, text), "{found:#?}");
+            assert!(found[0].remedy.contains(remedy), "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_registry_that_is_down_is_one_finding_whatever_it_holds() {
+        let images = [image("a"), image("b"), image("ghcr.io/c/d")];
+        let down = "registry localhost:5000: connection refused".to_owned();
+        let faults = [Some(down.clone()), Some(down), None];
+        let asked: Vec<Asked<'_>> =
+            images.iter().zip(faults).map(|(image, fault)| Asked { image, fault }).collect();
+        let found = check(&asked);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].subject, "localhost:5000 (2 images)");
+    }
+
+    #[test]
+    fn a_clock_is_off_when_no_answer_agrees_with_it() {
+        let seconds = SignedDuration::from_secs;
+        assert_eq!(clock(&[]), None);
+        assert_eq!(clock(&[seconds(1), seconds(-60)]), Some(vec![]));
+        assert_eq!(clock(&[seconds(4000), seconds(2)]), Some(vec![]), "it is that registry's clock");
+        let found = clock(&[seconds(-700), seconds(-701)]).unwrap();
+        assert_eq!((found[0].severity, found[0].area), (Severity::Warning, CLOCK));
+        assert!(
+            found[0].what.contains("700 s behind") && found[0].remedy.contains("timedatectl"),
+            "{found:#?}"
+        );
+    }
+}

@@ -1,0 +1,337 @@
+//! The services as they run now: their containers, health checks, files and mounts, and the way back of each.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::finding::{Finding, Words};
+use crate::config::ServiceConfig;
+use crate::model::image::digests_in;
+use crate::model::{ComposeError, Container, Model, Reference, State};
+use crate::ports::Image;
+
+pub(super) const AREA: &str = "services";
+/// What a failed update would go back to.
+pub(super) const WAY_BACK: &str = "way back";
+
+/// The files that compose takes by itself, and those that it adds to them.
+const DEFAULT_FILES: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
+const OVERRIDES: [&str; 4] = [
+    "compose.override.yaml",
+    "compose.override.yml",
+    "docker-compose.override.yaml",
+    "docker-compose.override.yml",
+];
+
+/// What is known of one service.
+pub(super) struct Facts<'a> {
+    pub(super) config: &'a ServiceConfig,
+    /// Its containers, each with its image.
+    pub(super) containers: Vec<Running>,
+    /// What its compose files come to; `None` where there are none.
+    pub(super) model: Option<Result<Model, ComposeError>>,
+    /// Its compose files and those of its containers under their real paths.
+    pub(super) files: Files,
+}
+
+/// A container and the image that it runs on.
+pub(super) struct Running {
+    pub(super) container: Container,
+    /// The image's record; `None` where it is gone or can't be had.
+    pub(super) image: Option<Image>,
+    /// Whether the registry has what runs; `None` where it was not asked or did not say.
+    pub(super) served: Option<bool>,
+}
+
+/// Compose files by what they are, whatever path leads to them.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Files {
+    /// Those that the containers were made from and the configuration does not name.
+    pub(super) unnamed: Vec<PathBuf>,
+    /// Those that the containers were made from and that can't be seen here.
+    pub(super) unseen: Vec<PathBuf>,
+    /// Whether any configured one is among those that the containers were made from.
+    pub(super) share: bool,
+    /// An override file beside the configured file that compose takes when it is run by hand.
+    pub(super) by_hand: Option<PathBuf>,
+    /// Whether this program runs in a container, where paths may mean something else than on the engine's machine.
+    pub(super) in_container: bool,
+}
+
+impl Files {
+    /// Looks at the files. `labelled` are those that the containers' labels name.
+    pub(super) fn look(configured: &[PathBuf], labelled: &BTreeSet<PathBuf>) -> Self {
+        let real = |path: &PathBuf| path.canonicalize().ok();
+        let known: Vec<Option<PathBuf>> = configured.iter().map(real).collect();
+        let is_known = |path: &PathBuf| {
+            configured.contains(path) || real(path).is_some_and(|real| known.contains(&Some(real)))
+        };
+        let (named, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            labelled.iter().partition(|path| is_known(path));
+        let (unnamed, unseen) =
+            others.into_iter().cloned().partition(|path| path.is_absolute() && path.is_file());
+        let by_hand = match configured {
+            [only] if only.file_name().is_some_and(|name| DEFAULT_FILES.iter().any(|file| name == *file)) => {
+                let folder = only.parent().unwrap_or(Path::new("/"));
+                let beside = OVERRIDES.iter().map(|name| folder.join(name));
+                beside.into_iter().find(|path| path.is_file() && !labelled.contains(path))
+            }
+            _ => None,
+        };
+        Self {
+            unnamed,
+            unseen,
+            share: !named.is_empty(),
+            by_hand,
+            in_container: ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists()),
+        }
+    }
+}
+
+/// What is wrong with a service.
+pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
+    let managed =
+        facts.containers.iter().find_map(|one| one.container.manager.as_ref().map(|who| (one, who)));
+    if let Some((one, manager)) = managed {
+        let words = Words {
+            what: format!("{} is kept by {manager}", one.container.name),
+            why: "the agent neither updates nor heals what somebody else keeps",
+            remedy: "remove the service from \"services\", or the unit or label from the container",
+        };
+        return vec![words.warning(AREA, facts.config.name.as_str())];
+    }
+    let mut found = Vec::new();
+    found.extend(nothing_runs(facts));
+    found.extend(unused_images(facts));
+    found.extend(health(facts));
+    found.extend(files(facts));
+    found.extend(rendered(facts));
+    found.extend(binds(facts));
+    found
+}
+
+fn live<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> + Clone {
+    facts.containers.iter().filter(|one| one.container.is_live())
+}
+
+fn nothing_runs(facts: &Facts<'_>) -> Option<Finding> {
+    let config = facts.config;
+    let ended_well = |one: &Running| one.container.state == State::Exited && one.container.exit_code == 0;
+    if live(facts).next().is_some() || facts.containers.iter().any(ended_well) || config.auto_start {
+        return None;
+    }
+    let remedy = match (config.project(), &config.container_name) {
+        (Some(project), _) => {
+            let files: Vec<String> =
+                project.files.iter().map(|file| format!("-f {}", file.display())).collect();
+            format!("start it: `docker compose -p {} {} up -d`", project.name, files.join(" "))
+        }
+        (None, Some(name)) => format!("start it: `docker start {name}`, or correct container_name"),
+        (None, None) => return None,
+    };
+    let words = Words {
+        what: "nothing of it runs",
+        why: "there is nothing to update or heal, and auto_start is off",
+        remedy,
+    };
+    Some(words.warning(AREA, config.name.as_str()))
+}
+
+fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
+    if live(facts).next().is_none() {
+        return Vec::new();
+    }
+    // A tag that has moved leaves an ID in the place of the reference.
+    let is_used = |reference: &Reference| {
+        facts.containers.iter().any(|one| {
+            one.container.is_made_from(reference) || Reference::parse(&one.container.config_image).is_err()
+        })
+    };
+    let of_files = |reference: &Reference| match &facts.model {
+        Some(Ok(model)) => model.services().any(|service| service.image().as_ref() == Some(reference)),
+        _ => false,
+    };
+    let unused =
+        facts.config.images.iter().filter(|image| !is_used(&image.reference) && !of_files(&image.reference));
+    unused
+        .map(|image| {
+            let words = Words {
+                what: format!("no container is made from {}", image.reference),
+                why: "its updates reach nothing; the image that runs may not be watched",
+                remedy: format!(
+                    "write the image in \"images\" of {} as the compose file has it",
+                    facts.config.name
+                ),
+            };
+            words.warning(AREA, image.configured.as_str())
+        })
+        .collect()
+}
+
+/// Those containers that prove a new image of the service.
+fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
+    let images = &facts.config.images;
+    let updates = facts.config.auto_update;
+    live(facts)
+        .filter(move |one| updates && images.iter().any(|image| one.container.is_made_from(&image.reference)))
+}
+
+fn health(facts: &Facts<'_>) -> Vec<Finding> {
+    let (grace, mut found) = (facts.config.health_grace, Vec::new());
+    for Running { container, .. } in judged(facts) {
+        let subject = format!("{}: {}", facts.config.name, container.name);
+        match container.health_timing.map(|timing| timing.budget()) {
+            None => {
+                let words = Words {
+                    what: "it has no health check",
+                    why: "a new image that runs and does nothing counts as good",
+                    remedy: format!(
+                        "add a \"healthcheck\" to {} in the compose file",
+                        container.compose_service
+                    ),
+                };
+                found.push(words.warning(AREA, subject));
+            }
+            Some(budget) if budget > grace => {
+                let needed = budget.as_secs() + u64::from(budget.subsec_nanos() > 0);
+                let words = Words {
+                    what: format!(
+                        "its health check may take {needed} s, and health_grace is {} s",
+                        grace.as_secs()
+                    ),
+                    why: "the longer time counts: an update takes longer than configured",
+                    remedy: format!(
+                        "set \"health_grace\": {needed}, or a shorter interval, retries or start_period"
+                    ),
+                };
+                found.push(words.warning(AREA, subject));
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+fn files(facts: &Facts<'_>) -> Vec<Finding> {
+    let (files, subject) = (&facts.files, facts.config.name.as_str());
+    let shown = |paths: &[PathBuf]| {
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let others = [&files.unnamed[..], &files.unseen[..]].concat();
+    let mut found = Vec::new();
+    if !facts.config.compose_files.is_empty() && !files.share && !others.is_empty() {
+        let remedy = if files.unseen.is_empty() {
+            format!("set \"compose_files\" to {}", shown(&others))
+        } else if files.in_container {
+            "mount the folder of the compose files into the agent's container at the same path".to_owned()
+        } else {
+            "bring the project up from the configured files once: `docker compose -f … up -d`".to_owned()
+        };
+        let words = Words {
+            what: format!("its containers were made from other compose files: {}", shown(&others)),
+            why: "a deployment would make them anew by files that they do not come from",
+            remedy,
+        };
+        found.push(words.error(AREA, subject));
+    } else if files.share && !files.unnamed.is_empty() {
+        let words = Words {
+            what: format!("its containers were also made from {}", shown(&files.unnamed)),
+            why: "what that file sets is kept by starts, but not known to \"compose_files\"",
+            remedy: format!("add {} to \"compose_files\"", shown(&files.unnamed)),
+        };
+        found.push(words.warning(AREA, subject));
+    }
+    if let Some(path) = &files.by_hand {
+        let words = Words {
+            what: format!("compose takes {} when it is run by hand, the agent does not", path.display()),
+            why: "the two would make different containers",
+            remedy: format!("add {} to \"compose_files\", or remove it", path.display()),
+        };
+        found.push(words.warning(AREA, subject));
+    }
+    found
+}
+
+fn rendered(facts: &Facts<'_>) -> Option<Finding> {
+    let Some(Err(error)) = &facts.model else { return None };
+    let project = facts.config.project()?;
+    let file = project.files.first()?.display().to_string();
+    let words = Words {
+        what: format!("its compose files can't be used: {error}"),
+        why: "nothing of it can be updated or started",
+        remedy: format!("see `docker compose -f {file} config`"),
+    };
+    Some(words.error(AREA, facts.config.name.as_str()))
+}
+
+/// Folders that the files mount from elsewhere than the containers have them: relative paths that are resolved at
+/// another place.
+fn binds(facts: &Facts<'_>) -> Vec<Finding> {
+    let Some(Ok(model)) = &facts.model else { return Vec::new() };
+    let mut found = Vec::new();
+    for Running { container, .. } in live(facts) {
+        let Some(service) = model.service(&container.compose_service) else { continue };
+        for (target, source) in service.binds() {
+            let mounted =
+                container.mounts.iter().find(|mount| mount.kind == "bind" && mount.destination == target);
+            let Some(mounted) = mounted.filter(|mounted| !is_same(&mounted.source, source)) else { continue };
+            let words = Words {
+                what: format!(
+                    "{target} comes from {}, but by its compose files from {source}",
+                    mounted.source
+                ),
+                why: "an update would mount another folder, perhaps an empty one",
+                remedy: "name the folder with an absolute path, or give the agent the files at the path that the engine's machine has them at",
+            };
+            found.push(words.error(AREA, format!("{}: {}", facts.config.name, container.name)));
+        }
+    }
+    found
+}
+
+/// The same place, by links as well. Where there is nothing at a path, only its text counts.
+fn is_same(a: &str, b: &str) -> bool {
+    let clean = |path: &str| path.trim_end_matches('/').to_owned();
+    let real = |path: &str| Path::new(path).canonicalize().ok();
+    clean(a) == clean(b) || real(a).is_some_and(|a| Some(a) == real(b))
+}
+
+/// What a failed update could not go back to, or could not be compared with.
+pub(super) fn way_back(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for one in judged(facts) {
+        let subject = format!("{}: {}", facts.config.name, one.container.name);
+        let reference = Reference::parse(&one.container.config_image).ok();
+        let is_here = one.image.as_ref().is_some_and(|image| image.whole);
+        if !is_here && one.served != Some(true) {
+            let words = Words {
+                what: "the image that it runs on is not on this machine any more, and no registry has it",
+                why: "a failed update could not be rolled back",
+                remedy: "deploy what the registry has while nothing is wrong: `evenkeel redeploy NAME`",
+            };
+            let mut finding = words.error(WAY_BACK, subject);
+            finding.remedy = finding.remedy.replace("NAME", &facts.config.name);
+            found.push(finding);
+        } else if let (Some(image), Some(reference)) = (&one.image, reference)
+            && digests_in(&reference.repository, &image.repo_digests).next().is_none()
+            && one.served != Some(true)
+        {
+            let words = Words {
+                what: format!(
+                    "its image was not pulled from {}: it was built or loaded here",
+                    reference.repository.host
+                ),
+                why: "there is no digest to compare, so it is never updated (not_found)",
+                remedy: format!(
+                    "push it, or pull it once: `docker pull {reference}`, then `evenkeel redeploy {}`",
+                    facts.config.name
+                ),
+            };
+            found.push(words.warning(WAY_BACK, subject));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "services_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! Planted faults of services.
+
+use std::time::Duration;
+
+use evenkeel_common::config::Configuration as _;
+use evenkeel_common::wire::MountRecord;
+use serde_json::{Value, json};
+
+use super::super::finding::Severity;
+use super::*;
+use crate::config::Config;
+use crate::model::{HealthTiming, ImageId, Manager};
+
+const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// A service with one container that is as it should be.
+struct Stage {
+    folder: tempfile::TempDir,
+    config: Config,
+    container: Container,
+    image: Option<Image>,
+    served: Option<bool>,
+    model: Value,
+    labelled: BTreeSet<PathBuf>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("compose.yml");
+        std::fs::write(&file, "services: {}").unwrap();
+        let tree = json!({"services": [{
+            "name": "web", "images": ["web:1"], "compose_files": [file], "compose_project": "shop", "auto_update": true,
+        }]});
+        let config = Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
+        let timing = HealthTiming {
+            start_period: Duration::ZERO,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            retries: 3,
+        };
+        Self {
+            container: Container {
+                id: "id".into(),
+                name: "shop-web-1".into(),
+                manager: None,
+                compose_service: "web".into(),
+                compose_files: vec![file.clone()],
+                config_image: "localhost:5000/web:1".into(),
+                image: ImageId(DIGEST.into()),
+                state: State::Running,
+                status: String::new(),
+                health: None,
+                health_output: String::new(),
+                health_timing: Some(timing),
+                restart_count: 0,
+                started_at: None,
+                finished_at: None,
+                stop_signal: 15,
+                stop_timeout: Duration::from_secs(10),
+                exit_code: 0,
+                oom_killed: false,
+                error: String::new(),
+                restarts_itself: false,
+                restarts_with: Vec::new(),
+                network_of: None,
+                mounts: vec![MountRecord {
+                    kind: "bind".into(),
+                    name: String::new(),
+                    source: "/srv/shop/data".into(),
+                    destination: "/data".into(),
+                    read_only: false,
+                }],
+            },
+            image: Some(Image {
+                id: ImageId(DIGEST.into()),
+                repo_digests: vec![format!("localhost:5000/web@{DIGEST}")],
+                size: 1,
+                whole: true,
+            }),
+            served: None,
+            model: json!({"services": {"web": {
+                "image": "localhost:5000/web:1",
+                "volumes": [{"type": "bind", "source": "/srv/shop/data", "target": "/data"}],
+            }}}),
+            labelled: BTreeSet::from([file]),
+            folder,
+            config,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str) -> PathBuf {
+        std::fs::write(self.path(name), "services: {}").unwrap();
+        self.path(name)
+    }
+
+    fn findings(self) -> Vec<Finding> {
+        let config = &self.config.services[0];
+        let model = match self.model {
+            Value::String(cause) => Err(ComposeError { cause, output: String::new() }),
+            model => Ok(serde_json::from_value(model).unwrap()),
+        };
+        let facts = Facts {
+            config,
+            files: Files::look(&config.compose_files, &self.labelled),
+            containers: vec![Running { container: self.container, image: self.image, served: self.served }],
+            model: Some(model),
+        };
+        [check(&facts), way_back(&facts)].concat()
+    }
+}
+
+/// The one finding of a service that was changed; its severity, and a part of its text and its remedy.
+#[track_caller]
+fn assert_found(change: impl FnOnce(&mut Stage), severity: Severity, what: &str, remedy: &str) {
+    let mut stage = Stage::new();
+    change(&mut stage);
+    let found = stage.findings();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].severity, severity, "{found:#?}");
+    assert!(found[0].what.contains(what) && found[0].remedy.contains(remedy), "{found:#?}");
+}
+
+use Severity::{Error, Warning};
+
+#[test]
+fn a_service_that_is_as_it_should_be_has_no_finding() {
+    assert_eq!(Stage::new().findings(), []);
+}
+
+#[test]
+fn health_checks_are_compared_with_the_grace() {
+    let slow = |stage: &mut Stage| {
+        stage.container.health_timing.as_mut().unwrap().interval = Duration::from_secs(30);
+    };
+    assert_found(slow, Warning, "may take 125 s, and health_grace is 60 s", "\"health_grace\": 125");
+    assert_found(|stage| stage.container.health_timing = None, Warning, "no health check", "\"healthcheck\"");
+}
+
+#[test]
+fn what_does_not_run_or_is_not_used_is_named() {
+    let stopped = |stage: &mut Stage| {
+        stage.container.state = State::Exited;
+        stage.container.exit_code = 1;
+    };
+    assert_found(stopped, Warning, "nothing of it runs", "docker compose -p shop -f ");
+    let other = |stage: &mut Stage| {
+        stage.container.config_image = "localhost:5000/other:1".into();
+        stage.model = json!({"services": {}});
+    };
+    assert_found(other, Warning, "no container is made from localhost:5000/web:1", "\"images\" of web");
+}
+
+#[test]
+fn containers_of_podman_and_systemd_are_somebody_elses() {
+    let unit = |stage: &mut Stage| stage.container.manager = Some(Manager::Unit("web.service".into()));
+    assert_found(unit, Warning, "kept by systemd (web.service)", "remove the service");
+    let auto = |stage: &mut Stage| stage.container.manager = Some(Manager::AutoUpdate);
+    assert_found(auto, Warning, "podman auto-update", "label");
+}
+
+#[test]
+fn containers_from_other_files_are_named_with_the_files() {
+    let other = |stage: &mut Stage| stage.labelled = BTreeSet::from([stage.write("other.yml")]);
+    assert_found(other, Error, "made from other compose files", "other.yml");
+    let elsewhere =
+        |stage: &mut Stage| stage.labelled = BTreeSet::from([PathBuf::from("/host/only/compose.yml")]);
+    assert_found(elsewhere, Error, "/host/only/compose.yml", "");
+    let more = |stage: &mut Stage| {
+        let file = stage.write("more.yml");
+        stage.labelled.insert(file);
+    };
+    assert_found(more, Warning, "also made from", "add ");
+    let by_hand = |stage: &mut Stage| drop(stage.write("compose.override.yml"));
+    assert_found(by_hand, Warning, "when it is run by hand", "compose.override.yml to \"compose_files\"");
+}
+
+#[test]
+fn files_under_another_path_are_the_same_files() {
+    let mut stage = Stage::new();
+    let link = stage.path("link");
+    std::os::unix::fs::symlink(stage.folder.path(), &link).unwrap();
+    stage.labelled = BTreeSet::from([link.join("compose.yml")]);
+    assert_eq!(stage.findings(), []);
+}
+
+#[test]
+fn a_mount_that_would_move_is_named() {
+    let moved = |stage: &mut Stage| {
+        stage.model["services"]["web"]["volumes"][0]["source"] = "/stacks/shop/data".into();
+    };
+    assert_found(
+        moved,
+        Error,
+        "/data comes from /srv/shop/data, but by its compose files from /stacks/shop/data",
+        "absolute",
+    );
+}
+
+#[test]
+fn files_that_compose_refuses_are_named() {
+    let broken = |stage: &mut Stage| stage.model = "services.web.ports must be a list".into();
+    assert_found(broken, Error, "ports must be a list", "compose.yml config`");
+}
+
+#[test]
+fn a_way_back_is_on_disk_or_at_the_registry() {
+    let gone = |stage: &mut Stage| (stage.image, stage.served) = (None, Some(false));
+    assert_found(gone, Error, "no registry has it", "evenkeel redeploy web");
+    let in_part = |stage: &mut Stage| stage.image.as_mut().unwrap().whole = false;
+    assert_found(in_part, Error, "not on this machine any more", "evenkeel redeploy web");
+    let built = |stage: &mut Stage| stage.image.as_mut().unwrap().repo_digests.clear();
+    assert_found(built, Warning, "built or loaded here", "docker pull localhost:5000/web:1");
+    let mut stage = Stage::new();
+    (stage.image, stage.served) = (None, Some(true));
+    assert_eq!(stage.findings(), []);
+}

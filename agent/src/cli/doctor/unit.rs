@@ -1,0 +1,278 @@
+//! The systemd unit that runs the agent: whether it runs, with this file, and with the rights and variables it needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::finding::{Finding, Words};
+
+pub(super) const AREA: &str = "service unit";
+/// The unit that the packages bring.
+pub(super) const UNIT: &str = "evenkeel-agent.service";
+/// What is asked about it.
+pub(super) const PROPERTIES: &str = "LoadState,ActiveState,ExecMainStatus,UnitFileState,NeedDaemonReload,ExecStart,\
+     EnvironmentFiles,Environment,LoadCredential,SetCredential,ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory,\
+     CapabilityBoundingSet,User";
+
+/// A unit as `systemctl show` describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unit(BTreeMap<String, String>);
+
+impl Unit {
+    /// From what `systemctl show` prints; `None` where there is no such unit.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let unit = Self(
+            text.lines()
+                .filter_map(|line| line.split_once('='))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        );
+        (unit.get("LoadState") == "loaded").then_some(unit)
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// Files with variables (`EnvironmentFile=`).
+    pub(super) fn environment_files(&self) -> Vec<PathBuf> {
+        let files = self.get("EnvironmentFiles").split_whitespace();
+        files.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+    }
+
+    /// Credentials that are files, by name.
+    pub(super) fn credential_files(&self) -> Vec<(String, PathBuf)> {
+        let pairs = self.get("LoadCredential").split_whitespace().filter_map(|word| word.split_once(':'));
+        pairs.map(|(name, path)| (name.to_owned(), PathBuf::from(path))).collect()
+    }
+
+    /// Names of variables and credentials that stand in the unit itself.
+    fn named(&self) -> impl Iterator<Item = &str> {
+        let names =
+            |key, end| self.get(key).split_whitespace().filter_map(move |word: &str| word.split_once(end));
+        names("Environment", '=').chain(names("SetCredential", ':')).map(|(name, _)| name)
+    }
+
+    /// The configuration that it is started with.
+    fn config(&self) -> Option<&str> {
+        let words: Vec<&str> = self.get("ExecStart").split_whitespace().collect();
+        let at = words.iter().position(|word| *word == "--config")?;
+        words.get(at + 1).copied()
+    }
+
+    /// Whether it may write to a folder, as far as the unit's own file system goes.
+    fn may_write(&self, folder: &Path) -> bool {
+        if self.get("ProtectSystem") != "strict" {
+            return true;
+        }
+        let named = |key| self.get(key).split_whitespace();
+        let listed = named("ReadWritePaths").map(|path| PathBuf::from(path.trim_start_matches(['-', '+'])));
+        let state = named("StateDirectory").map(|name| Path::new("/var/lib").join(name));
+        let logs = named("LogsDirectory").map(|name| Path::new("/var/log").join(name));
+        listed.chain(state).chain(logs).any(|allowed| folder.starts_with(allowed))
+    }
+
+    /// Whether it reads only what root owns or anybody may read.
+    fn is_without_rights(&self) -> bool {
+        let user = self.get("User");
+        self.0.contains_key("CapabilityBoundingSet")
+            && matches!(user, "" | "root")
+            && !self.get("CapabilityBoundingSet").contains("cap_dac")
+    }
+}
+
+/// The names and values in a file of variables as systemd reads it: `NAME=value` lines, quotes taken off.
+pub(super) fn variables(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+    lines
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| {
+            let value = value.trim();
+            let bare = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
+            (name.trim().to_owned(), bare('"').or_else(|| bare('\'')).unwrap_or(value).to_owned())
+        })
+        .collect()
+}
+
+/// What is known besides the unit.
+pub(super) struct Facts<'a> {
+    pub(super) unit: &'a Unit,
+    /// The configuration file that was checked.
+    pub(super) config: &'a Path,
+    /// Folders that the agent writes to.
+    pub(super) writes: Vec<PathBuf>,
+    /// Files that only a right beyond root's own would let it read.
+    pub(super) private: Vec<PathBuf>,
+    /// Variables that the configuration names.
+    pub(super) needed: &'a BTreeSet<String>,
+    /// Variables and credentials that the unit's files hold.
+    pub(super) given: BTreeSet<String>,
+}
+
+/// What is wrong.
+pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
+    let unit = facts.unit;
+    let mut found = Vec::new();
+    if unit.get("ActiveState") == "failed" {
+        let status = unit.get("ExecMainStatus");
+        let remedy = match status {
+            "78" => "correct the configuration, then `systemctl restart evenkeel-agent`",
+            _ => "see `journalctl -u evenkeel-agent -n 50`, then `systemctl restart evenkeel-agent`",
+        };
+        let what = format!("it has failed with exit status {status}");
+        found.push(Words { what, why: "no agent runs", remedy }.error(AREA, UNIT));
+    }
+    if unit.get("UnitFileState") == "disabled" {
+        let what = "it is not started with the machine";
+        let words = Words {
+            what,
+            why: "after a reboot no agent runs",
+            remedy: "`systemctl enable --now evenkeel-agent`",
+        };
+        found.push(words.warning(AREA, UNIT));
+    }
+    if unit.get("NeedDaemonReload") == "yes" {
+        let what = "its file was changed and not read again";
+        let remedy = "`systemctl daemon-reload && systemctl restart evenkeel-agent`";
+        found.push(Words { what, why: "it runs as the old file says", remedy }.warning(AREA, UNIT));
+    }
+    if let Some(config) = unit.config().filter(|config| Path::new(config) != facts.config) {
+        let words = Words {
+            what: format!("it runs with {config}, and {} was checked", facts.config.display()),
+            why: "what is said here may not hold for the agent that runs",
+            remedy: format!("check that one: `evenkeel doctor --config {config}`"),
+        };
+        found.push(words.warning(AREA, UNIT));
+    }
+    for folder in facts.writes.iter().filter(|folder| !unit.may_write(folder)) {
+        let words = Words {
+            what: format!("{} is read-only for it", folder.display()),
+            why: "what the agent writes there is lost",
+            remedy: format!("`systemctl edit evenkeel-agent`: [Service] ReadWritePaths={}", folder.display()),
+        };
+        found.push(words.error(AREA, UNIT));
+    }
+    for path in facts.private.iter().filter(|_| unit.is_without_rights()) {
+        let words = Words {
+            what: format!("{} belongs to another user and is private", path.display()),
+            why: "the unit has no right to read it: its service can't be updated",
+            remedy: "install dist/systemd/read-homes.conf as a drop-in of the unit, or let others read the file",
+        };
+        found.push(words.error(AREA, UNIT));
+    }
+    let named: BTreeSet<&str> = unit.named().chain(facts.given.iter().map(String::as_str)).collect();
+    for variable in facts.needed.iter().filter(|variable| !named.contains(variable.as_str())) {
+        let words = Words {
+            what: format!("the configuration names {variable}, and the unit does not have it"),
+            why: "the channel or push that needs it is off in the agent, whatever a shell has",
+            remedy: format!(
+                "write {variable}=… to /etc/evenkeel/agent.env, or LoadCredential={variable}:PATH"
+            ),
+        };
+        found.push(words.error(AREA, UNIT));
+    }
+    found
+}
+
+/// Whether root without any capability may not read a file: neither its owner, nor its group, nor anybody may.
+pub(super) fn is_private(path: &Path) -> bool {
+    let may = |path: &Path, bit: u32| {
+        path.metadata().is_ok_and(|about| {
+            let mode = about.mode();
+            let owner = about.uid() == 0 && mode & (bit << 6) != 0;
+            let group = about.gid() == 0 && mode & (bit << 3) != 0;
+            owner || group || mode & bit != 0
+        })
+    };
+    path.exists() && !(may(path, 0o4) && path.ancestors().skip(1).all(|folder| may(folder, 0o1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity;
+    use super::*;
+
+    const GOOD: &str = "LoadState=loaded\nActiveState=active\nExecMainStatus=0\nUnitFileState=enabled\nNeedDaemonReload=no\n\
+        ExecStart={ path=/usr/bin/evenkeel ; argv[]=/usr/bin/evenkeel --config /etc/evenkeel/config.json ; status=0/0 }\n\
+        EnvironmentFiles=/etc/evenkeel/agent.env (ignore_errors=yes)\nLoadCredential=WARDEN_TOKEN:/etc/evenkeel/warden.token\n\
+        Environment=HOME=/root\nProtectSystem=strict\nReadWritePaths=-/root/.gnupg\nStateDirectory=evenkeel\n\
+        LogsDirectory=evenkeel\nCapabilityBoundingSet=\nUser=\n";
+
+    fn findings(text: &str, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
+        let unit = Unit::parse(text).unwrap();
+        let needed = BTreeSet::from(["WARDEN_TOKEN".to_owned()]);
+        let mut facts = Facts {
+            unit: &unit,
+            config: Path::new("/etc/evenkeel/config.json"),
+            writes: vec!["/var/lib/evenkeel".into(), "/var/log/evenkeel".into()],
+            private: Vec::new(),
+            needed: &needed,
+            given: unit.credential_files().into_iter().map(|(name, _)| name).collect(),
+        };
+        change(&mut facts);
+        check(&facts)
+    }
+
+    #[test]
+    fn the_unit_of_the_packages_has_no_finding() {
+        assert_eq!(findings(GOOD, |_| ()), []);
+        assert_eq!(Unit::parse("LoadState=not-found\nActiveState=inactive\n"), None);
+        let unit = Unit::parse(GOOD).unwrap();
+        assert_eq!(unit.environment_files(), [PathBuf::from("/etc/evenkeel/agent.env")]);
+    }
+
+    #[test]
+    fn every_fault_of_the_unit_is_named_with_what_to_do() {
+        let changed = |from: &str, to: &str| GOOD.replace(from, to);
+        for (text, severity, remedy) in [
+            (
+                changed("ActiveState=active\nExecMainStatus=0", "ActiveState=failed\nExecMainStatus=78"),
+                Severity::Error,
+                "correct the configuration",
+            ),
+            (
+                changed("ActiveState=active\nExecMainStatus=0", "ActiveState=failed\nExecMainStatus=1"),
+                Severity::Error,
+                "journalctl",
+            ),
+            (changed("=enabled", "=disabled"), Severity::Warning, "systemctl enable"),
+            (changed("Reload=no", "Reload=yes"), Severity::Warning, "daemon-reload"),
+            (
+                changed("--config /etc/evenkeel/config.json", "--config /srv/c.json"),
+                Severity::Warning,
+                "doctor --config /srv/c.json",
+            ),
+            (
+                changed("LogsDirectory=evenkeel", "LogsDirectory="),
+                Severity::Error,
+                "ReadWritePaths=/var/log/evenkeel",
+            ),
+            (
+                changed("LoadCredential=WARDEN_TOKEN:/etc/evenkeel/warden.token", "LoadCredential="),
+                Severity::Error,
+                "agent.env",
+            ),
+        ] {
+            let found = findings(&text, |_| ());
+            assert_eq!(found.len(), 1, "{found:#?}");
+            assert_eq!(found[0].severity, severity);
+            assert!(found[0].remedy.contains(remedy), "{found:#?}");
+        }
+        let private = |facts: &mut Facts<'_>| facts.private.push("/home/ann/compose.yml".into());
+        assert!(findings(GOOD, private)[0].remedy.contains("read-homes.conf"));
+        assert_eq!(findings(&changed("BoundingSet=", "BoundingSet=cap_dac_read_search"), private), []);
+    }
+
+    #[test]
+    fn a_file_of_variables_is_read_as_systemd_does() {
+        let read = variables("# a comment\nA=1\n B = \"two words\" \nC='x'\nnothing\n;D=1\nE=\n");
+        let expected = [("A", "1"), ("B", "two words"), ("C", "x"), ("E", "")];
+        assert_eq!(read, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    }
+
+    #[test]
+    fn a_file_in_a_private_folder_is_private() {
+        assert!(!is_private(Path::new("/etc/passwd")));
+        assert!(!is_private(Path::new("/nonexistent")));
+    }
+}

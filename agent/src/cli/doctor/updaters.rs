@@ -1,0 +1,155 @@
+//! Other programs that update or restart the same containers.
+
+use std::collections::BTreeSet;
+
+use super::finding::{Finding, Words};
+use crate::ports::survey::Found;
+
+pub(super) const AREA: &str = "other updaters";
+
+/// What it does to containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Update,
+    Restart,
+}
+
+/// Programs by the last part of their image's path, or by their process's name.
+const KNOWN: [(&str, Does); 7] = [
+    ("watchtower", Does::Update),
+    ("dockward", Does::Update),
+    ("ouroboros", Does::Update),
+    ("shepherd", Does::Update),
+    ("drydock", Does::Update),
+    ("wud", Does::Update),
+    ("autoheal", Does::Restart),
+];
+
+/// By this label a container is kept from Watchtower.
+const WATCHTOWER_LABEL: &str = "com.centurylinklabs.watchtower.enable";
+
+/// What is known of the machine.
+pub(super) struct Facts<'a> {
+    pub(super) running: &'a [Found],
+    /// Names of processes outside containers.
+    pub(super) processes: &'a BTreeSet<String>,
+    /// The compose projects that are configured.
+    pub(super) projects: &'a BTreeSet<String>,
+    /// Whether any service has `auto_heal`.
+    pub(super) heals: bool,
+}
+
+/// Who else is at work.
+pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
+    let containers = facts.running.iter().filter_map(|one| {
+        let (name, does) = known(program(&one.image))?;
+        (!is_kept_from(facts, name))
+            .then(|| finding(name, does, &one.name, &format!("docker stop {}", one.name), facts))
+    });
+    let processes = facts.processes.iter().filter_map(|process| {
+        let (name, does) = known(process)?;
+        Some(finding(name, does, name, &format!("systemctl disable --now {name}"), facts))
+    });
+    containers.chain(processes).flatten().collect()
+}
+
+fn known(name: &str) -> Option<(&'static str, Does)> {
+    KNOWN.into_iter().find(|(known, _)| *known == name)
+}
+
+/// The last part of an image's path.
+fn program(image: &str) -> &str {
+    let path = image.split('@').next().unwrap_or_default();
+    let last = path.rsplit('/').next().unwrap_or_default();
+    last.split(':').next().unwrap_or_default()
+}
+
+/// Whether every container of the configured projects says that it is not for this updater.
+fn is_kept_from(facts: &Facts<'_>, name: &str) -> bool {
+    let ours = facts
+        .running
+        .iter()
+        .filter(|one| one.origin.as_ref().is_some_and(|origin| facts.projects.contains(&origin.project)));
+    let mut ours = ours.peekable();
+    let refuses = |one: &Found| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
+    name == "watchtower" && ours.peek().is_some() && ours.all(refuses)
+}
+
+fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>) -> Option<Finding> {
+    let remedy = match name {
+        "watchtower" => format!("`{stop}`, or label the containers {WATCHTOWER_LABEL}=false"),
+        _ => format!("`{stop}`"),
+    };
+    match does {
+        Does::Update => {
+            let words = Words {
+                what: format!("{name} runs on this machine and may update the same containers"),
+                why: "it puts images in place without a probation, and in the middle of this agent's",
+                remedy,
+            };
+            Some(words.error(AREA, subject))
+        }
+        Does::Restart if facts.heals => {
+            let words = Words {
+                what: format!("{name} runs on this machine and restarts the same containers"),
+                why: "restarts by others break cooldowns, and count against an image on probation",
+                remedy,
+            };
+            Some(words.warning(AREA, subject))
+        }
+        Does::Restart => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity;
+    use super::*;
+    use crate::ports::survey::Origin;
+
+    fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> Found {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Found { name: name.to_owned(), image: image.to_owned(), labels, origin: None }
+    }
+
+    fn ours(labels: &[(&str, &str)]) -> Found {
+        let origin = Origin { project: "shop".to_owned(), ..Origin::default() };
+        Found { origin: Some(origin), ..container("shop-web-1", "web:1", labels) }
+    }
+
+    fn findings(running: &[Found], processes: &[&str], heals: bool) -> Vec<Finding> {
+        let processes = processes.iter().map(|name| (*name).to_owned()).collect();
+        let projects = BTreeSet::from(["shop".to_owned()]);
+        check(&Facts { running, processes: &processes, projects: &projects, heals })
+    }
+
+    #[test]
+    fn another_program_that_updates_or_restarts_is_named_with_what_ends_it() {
+        for (image, severity, remedy) in [
+            ("containrrr/watchtower", Severity::Error, "docker stop x"),
+            ("ghcr.io/nicholas-fedor/watchtower:1.12", Severity::Error, WATCHTOWER_LABEL),
+            ("docker.io/pyouroboros/ouroboros:latest", Severity::Error, "docker stop x"),
+            ("getwud/wud@sha256:00", Severity::Error, "docker stop x"),
+            ("willfarrell/autoheal:1.2", Severity::Warning, "docker stop x"),
+        ] {
+            let found = findings(&[container("x", image, &[]), ours(&[])], &[], true);
+            assert_eq!(found.len(), 1, "{image}");
+            assert_eq!(found[0].severity, severity);
+            assert!(found[0].remedy.contains(remedy), "{found:#?}");
+        }
+        let found = findings(&[], &["dockward", "dockerd"], false);
+        assert!(
+            found.len() == 1 && found[0].remedy.contains("systemctl disable --now dockward"),
+            "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn one_that_leaves_the_containers_alone_is_no_finding() {
+        let watchtower = || container("x", "containrrr/watchtower", &[]);
+        assert_eq!(findings(&[watchtower(), ours(&[(WATCHTOWER_LABEL, "false")])], &[], true), []);
+        assert_eq!(findings(&[watchtower(), ours(&[(WATCHTOWER_LABEL, "true")])], &[], true).len(), 1);
+        assert_eq!(findings(&[container("x", "willfarrell/autoheal", &[])], &[], false), []);
+        assert_eq!(findings(&[container("x", "my/watchtower-dashboard", &[]), ours(&[])], &[], true), []);
+    }
+}

@@ -1,0 +1,145 @@
+//! `adopt` on projects that it has never seen: what it prints is accepted, and the agent updates by it.
+
+use std::path::Path;
+
+use contract_tests::{Config, Image, LABEL, World, run_agent, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::{Value, json};
+
+/// A compose file of the test's own beside the project's.
+fn write(world: &World, name: &str, text: &str) -> String {
+    let labels = format!("{{ {LABEL}: {} }}", world.project.name);
+    let path = world.folder().join(name);
+    std::fs::write(&path, text.replace("{labels}", &labels).replace("{host}", &world.host))
+        .expect("a file can be written");
+    path.display().to_string()
+}
+
+#[track_caller]
+fn compose(world: &World, arguments: &[&str]) {
+    let all = [&["compose", "-p", &world.project.name][..], arguments].concat();
+    world.engine.docker(&all);
+}
+
+/// What `adopt` prints for the project, which `--check` accepts without a warning; and its remarks.
+#[track_caller]
+fn adopt(world: &World) -> (Value, String) {
+    let none = world.folder().join("none.json");
+    let said = run_agent(&world.engine, &none, &["adopt", &world.project.name]);
+    assert_eq!(said.code, Some(0), "{said:#?}");
+    let printed = world.folder().join("adopted.json");
+    std::fs::write(&printed, &said.out).expect("a file can be written");
+    let checked = run_agent(&world.engine, &printed, &["--check"]);
+    assert_eq!(checked.code, Some(0), "{checked:#?}");
+    assert!(checked.err.contains("valid; services: 1, warnings: 0"), "{checked:#?}");
+    (said.json(), said.err)
+}
+
+/// The agent updates the service `updated` by what was printed, once there is a new image in its repository.
+#[track_caller]
+fn assert_updates(world: &World, mut printed: Value, repository: &str, updated: &str) {
+    // The default would be a minute of probation.
+    printed["services"][0]["health_grace"] = json!(3);
+    let agent = world.agent_with(Config::from(printed), &[]);
+    world.push(repository, &Image::good("v2"));
+    agent.trigger(&world.project.name);
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs(updated, "v2");
+}
+
+fn wait_running(world: &World, count: usize) {
+    wait_for("all to run", || {
+        let views = world.project.containers();
+        let running = views.iter().filter(|view| view.state == "running").count();
+        if running == count { Ok(()) } else { Err(format!("{views:#?}")) }
+    });
+}
+
+#[test]
+fn a_project_of_two_files_and_an_env_file_is_adopted_and_updated() {
+    let world = World::new("adopt-files");
+    world.push("web", &Image::good("v1"));
+    let base =
+        write(&world, "base.yml", "services: { web: { image: '{host}/web:${TAG}', network_mode: none } }\n");
+    let more = write(&world, "more.yml", "services: { web: { labels: {labels}, stop_grace_period: 1s } }\n");
+    let variables = write(&world, "prod.env", "TAG=latest\n");
+    compose(&world, &["--env-file", &variables, "-f", &base, "-f", &more, "up", "-d"]);
+    wait_running(&world, 1);
+    let (printed, remarks) = adopt(&world);
+    let service = &printed["services"][0];
+    assert_eq!(service["name"], world.project.name.as_str(), "{remarks}");
+    assert_eq!(service["images"], json!([world.reference("web")]));
+    assert_eq!(service["compose_files"], json!([base, more]));
+    assert_eq!(service["env_file"], json!(variables));
+    assert_updates(&world, printed, "web", "web");
+}
+
+#[test]
+fn of_two_services_the_one_that_was_built_here_is_left_out_and_said() {
+    let mut world = World::new("adopt-built");
+    world.push("web", &Image::good("v1"));
+    world.service("web", "web", &[]);
+    let built = world.reference("built");
+    world.engine.build(&built, &Image::good("v1"), &world.project.name);
+    world.project.service("built", &built, &["pull_policy: never"]);
+    world.project.up();
+    let (printed, remarks) = adopt(&world);
+    assert_eq!(printed["services"][0]["images"], json!([world.reference("web")]));
+    assert!(remarks.contains(&format!("built: {built} is not in its registry")), "{remarks}");
+    assert_updates(&world, printed, "web", "web");
+    world.assert_runs("built", "v1");
+}
+
+/// A project with a service that has a profile.
+fn with_profile(about: &str) -> (World, String) {
+    let world = World::new(about);
+    world.push("web", &Image::good("v1"));
+    world.push("worker", &Image::good("v1"));
+    let file = write(
+        &world,
+        "stack.yaml",
+        "services:
+  web: { image: '{host}/web:latest', network_mode: none, labels: {labels}, stop_grace_period: 1s }
+  worker: { image: '{host}/worker:latest', network_mode: none, labels: {labels}, stop_grace_period: 1s, profiles: [jobs] }
+",
+    );
+    (world, file)
+}
+
+#[test]
+fn a_service_of_a_profile_that_is_off_is_left_out_and_said() {
+    let (world, file) = with_profile("adopt-off");
+    compose(&world, &["--profile", "jobs", "-f", &file, "up", "-d"]);
+    wait_running(&world, 2);
+    let (printed, remarks) = adopt(&world);
+    assert_eq!(printed["services"][0]["images"], json!([world.reference("web")]));
+    assert!(
+        remarks.contains("a profile that is off, or no longer in the files: worker; set COMPOSE_PROFILES"),
+        "{remarks}"
+    );
+    assert_updates(&world, printed, "web", "web");
+    world.assert_runs("worker", "v1");
+}
+
+#[test]
+fn a_service_of_a_profile_that_the_env_file_turns_on_is_adopted_and_updated() {
+    let (world, file) = with_profile("adopt-on");
+    let variables = write(&world, "stack.env", "COMPOSE_PROFILES=jobs\n");
+    compose(&world, &["--env-file", &variables, "-f", &file, "up", "-d"]);
+    wait_running(&world, 2);
+    let (printed, remarks) = adopt(&world);
+    assert_eq!(remarks, "");
+    let images = json!([world.reference("web"), world.reference("worker")]);
+    assert_eq!(printed["services"][0]["images"], images);
+    assert_updates(&world, printed, "worker", "worker");
+    world.assert_runs("web", "v1");
+}
+
+#[test]
+fn a_project_that_does_not_run_is_not_adopted() {
+    let engine = contract_tests::Engine::under_test();
+    let said =
+        run_agent(&engine, Path::new("/nonexistent/config.json"), &["adopt", "ektest-nothing-of-this-name"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(1), ""), "{said:#?}");
+    assert!(said.err.contains("nothing of project ektest-nothing-of-this-name can be watched"), "{said:#?}");
+}

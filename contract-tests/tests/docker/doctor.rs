@@ -1,0 +1,156 @@
+//! `doctor` on a real engine with a real registry: nothing to say about what is well, and each planted fault by name.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use contract_tests::{Config, Fault, Image, Proxy, Said, World, run_agent, run_agent_at, unused_port};
+use serde_json::{Value, json};
+
+/// A world with one healthy service, and what its configuration needs to be without a finding.
+fn healthy(about: &str) -> World {
+    World::with_web_of(about, &Image::healthy("v1"), &[]).0
+}
+
+fn config(world: &World) -> Config {
+    let service = world.entry("web", &["web:latest"]).set("health_grace", 120);
+    world
+        .config([service])
+        .set("state", json!({ "path": world.folder().join("state") }))
+        .set("audit", json!({ "path": world.folder().join("audit.jsonl") }))
+        .set("api", json!({ "address": [format!("127.0.0.1:{}", unused_port())] }))
+}
+
+fn examine(world: &World, config: Config) -> Said {
+    let path = world.folder().join("config.json");
+    std::fs::write(&path, Value::from(config).to_string()).expect("a file can be written");
+    run_agent(&world.engine, &path, &["doctor", "--json"])
+}
+
+/// The findings as `severity area: what`, and each has something to do.
+#[track_caller]
+fn findings(said: &Said) -> Vec<String> {
+    let report = said.json();
+    let found = report["findings"].as_array().expect("a list").clone();
+    assert!(
+        found.iter().all(|one| one["remedy"].as_str().is_some_and(|text| !text.is_empty())),
+        "{report:#}"
+    );
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    found
+        .iter()
+        .map(|one| format!("{} {}: {}", text(one, "severity"), text(one, "area"), text(one, "what")))
+        .collect()
+}
+
+/// A finding begins so, and the exit code is what the worst of them makes it.
+#[track_caller]
+fn assert_names(said: &Said, beginning: &str) {
+    let found = findings(said);
+    assert!(found.iter().any(|one| one.starts_with(beginning)), "{beginning}: {found:#?}");
+    let worst = i32::from(found.iter().any(|one| one.starts_with("error")));
+    assert_eq!(said.code, Some(worst), "{found:#?}");
+}
+
+#[test]
+fn a_healthy_setup_has_no_finding_with_the_agent_running_and_without() {
+    let world = healthy("doctor-well");
+    let said = examine(&world, config(&world));
+    assert_eq!((said.code, findings(&said)), (Some(0), vec![]), "{said:#?}");
+    let agent = world.agent_with(config(&world), &[]);
+    let said = run_agent(&world.engine, &world.folder().join("config.json"), &["doctor", "--json"]);
+    assert_eq!((said.code, findings(&said)), (Some(0), vec![]), "{said:#?}");
+    drop(agent);
+}
+
+#[test]
+fn planted_faults_of_registry_and_engine_are_named() {
+    let world = healthy("doctor-away");
+    let with = |key: &str, value: Value| examine(&world, config(&world).set(key, value));
+
+    let absent = world.entry("web", &["absent:latest"]).set("health_grace", 120);
+    let said = examine(&world, config(&world).set("services", json!([Value::from(absent)])));
+    assert_names(&said, "error registry: ");
+    assert_names(&said, "warning services: no container is made from");
+
+    let proxy = Proxy::start(&world.host);
+    let through = |image: &str| format!("{}/{image}:latest", proxy.host);
+    let service = world.entry("web", &[&through("web")]).set("health_grace", 120);
+    let config_of = |service: &contract_tests::Service| {
+        config(&world).set("services", json!([Value::from(service.clone())]))
+    };
+    proxy.set(Fault::Answer(401, vec![], "{}".to_owned()));
+    assert_names(&examine(&world, config_of(&service)), "error registry: registry 127.0.0.1");
+    proxy.set(Fault::Hang);
+    let said = examine(&world, config_of(&service));
+    assert!(
+        findings(&said).iter().any(|one| one.starts_with("error registry: ") && one.contains("no answer")),
+        "{said:#?}"
+    );
+    let gone = proxy.host.clone();
+    drop(proxy);
+    let said = examine(&world, config_of(&service));
+    assert!(findings(&said).iter().any(|one| one.contains("connection refused")), "{gone}: {said:#?}");
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    assert_names(&with("api.address", json!([taken])), "error api: another program listens there");
+
+    let path = world.folder().join("config.json");
+    let nobody = format!("unix://{}", world.folder().join("no.sock").display());
+    std::fs::write(&path, Value::from(config(&world)).to_string()).unwrap();
+    let said = run_agent_at(&nobody, &path, &["doctor", "--json"]);
+    assert_names(&said, "error engine: ");
+    let report = said.json();
+    assert_eq!(report["findings"][0]["area"], "engine", "{report:#}");
+    assert!(
+        report["areas"].as_array().unwrap().contains(&json!({"area": "services", "state": "skipped"})),
+        "{report:#}"
+    );
+}
+
+#[test]
+fn planted_faults_of_the_project_are_named() {
+    let mut world = World::new("doctor-shop");
+    world.push("web", &Image::good("v1"));
+    world.push("slow", &Image::healthy("v1"));
+    let built = world.reference("built");
+    world.engine.build(&built, &Image::healthy("v1"), &world.project.name);
+    world.service("web", "web", &[]);
+    world.service("slow", "slow", &["volumes: ['./data:/data']"]);
+    world.project.service("built", &built, &["pull_policy: never"]);
+    world.project.up();
+    let images = ["web:latest", "slow:latest", "built:latest"];
+    let with = |change: &dyn Fn(contract_tests::Service) -> contract_tests::Service| {
+        let service = change(world.entry("web", &images).set("health_grace", 1));
+        examine(&world, config(&world).set("services", json!([Value::from(service)])))
+    };
+    let said = with(&|service| service);
+    assert_names(&said, "warning services: it has no health check");
+    assert_names(&said, "warning services: its health check may take");
+    assert_names(&said, "error registry: ");
+    if !world.engine.has_containerd_store() {
+        assert_names(&said, "warning way back: its image was not pulled from");
+    }
+
+    // Beside it, what compose takes by itself.
+    let beside = world.folder().join("compose.override.yml");
+    std::fs::write(&beside, "services: {}\n").unwrap();
+    assert_names(&with(&|service| service), "warning services: compose takes");
+    std::fs::remove_file(&beside).unwrap();
+
+    // The same text elsewhere, as a container that sees the folder at another path has it.
+    let elsewhere = world.folder().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let copy: PathBuf = elsewhere.join("compose.yml");
+    std::fs::copy(&world.project.file, &copy).unwrap();
+    let said = with(&|service| service.set("compose_files", json!([copy])));
+    assert_names(&said, "error services: its containers were made from other compose files");
+    assert_names(&said, "error services: /data comes from");
+
+    std::fs::write(&copy, "services: { web: { ports: 3 } }\n").unwrap();
+    let said = with(&|service| service.set("compose_files", json!([copy])));
+    assert_names(&said, "error services: its compose files can't be used");
+
+    let said = with(&|service| service.set("compose_project", "ektest-nothing-runs-here"));
+    assert_names(&said, "warning services: nothing of it runs");
+}

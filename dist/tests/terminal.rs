@@ -1,0 +1,281 @@
+//! What people see: `status`, `why` and `doctor` in a pseudo-terminal of 80 and of 40 columns, without colours, and in a
+//! pipe. The agent is a script, so that every character is known.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use evenkeel_common::testing::LONG;
+use expectrl::{Eof, Expect as _, Session};
+use serde_json::{Value, json};
+
+/// An API that knows a few answers.
+struct Api(String);
+
+impl Api {
+    /// Answers for as long as the test runs.
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                answer(stream.unwrap());
+            }
+        });
+        Self(format!("http://{address}"))
+    }
+}
+
+fn answer(mut stream: TcpStream) {
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut part) {
+            Ok(n) if n > 0 => head.extend_from_slice(&part[..n]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8(head).unwrap();
+    if head.starts_with("GET /ui/stream ") {
+        let mut entry = json!({
+            "timestamp": "2026-01-01T00:00:00Z", "service": "db", "event": "checked", "message": "first", "level": "info",
+        });
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+        let _ = write!(stream, "event:status\ndata:{}\n\n", status());
+        let _ = write!(stream, "event:audit\ndata:{entry}\nid:1\n\n");
+        entry["message"] = json!("second");
+        let _ = write!(stream, "event:audit\ndata:{entry}\nid:2\n\n");
+        // Open until the other side goes.
+        let _ = stream.read(&mut part);
+        return;
+    }
+    let body = match head.split_whitespace().nth(1).unwrap() {
+        "/status" => status(),
+        "/why/web" => why(),
+        "/audit?limit=20" => json!([]),
+        path => panic!("{path}"),
+    };
+    let body = body.to_string();
+    let length = body.len();
+    let _ = write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+}
+
+fn status() -> Value {
+    let service = |name: &str, status: &str, more: Value| {
+        let mut record = json!({
+            "name": name, "status": status, "auto_update": true, "auto_start": false, "auto_heal": false,
+            "deploying": status == "deploying", "degraded": false, "exhausted": false, "restart_failures": 0,
+            "updates_total": 0, "rollbacks_total": 0, "restarts_total": 0, "failures_total": 0, "has_stats": false,
+            "cpu_percent": 0.0, "memory_percent": 0.0, "memory_usage_mb": 0.0, "memory_limit_mb": 0.0,
+            "check_status": "idle",
+            "images": [{"image": "web:1", "digest": format!("sha256:{}", "a".repeat(64)), "short": "sha256:aaaaaaaaaaaa"}],
+        });
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        record
+    };
+    let pull = json!({"deploy": {
+        "phase": "pulling", "image": "web:1", "since": "2026-01-01T00:00:00Z", "pulled_bytes": 1, "total_bytes": 4,
+    }});
+    let fault = json!({"errored": "registry localhost:5000: connection refused"});
+    json!({"uptime_seconds": 1, "poll_count": 1, "services": [
+        service("web", "deploying", pull),
+        service("db", "ok", json!({})),
+        service("api", "errored", fault),
+    ]})
+}
+
+fn why() -> Value {
+    let gate = |gate: &str, holds: bool, why: &str, clear: Value| json!({"gate": gate, "holds": holds, "why": why, "clear": clear});
+    json!({"service": "web", "answer": "the digest is blocked", "gates": [
+        gate("registry", false, "the registry answers", Value::Null),
+        gate("blocked", true, "sha256:aaaaaaaaaaaa failed here", json!("POST /unblock/web")),
+    ]})
+}
+
+/// What a command shows at a terminal of so many columns, and its exit code.
+fn at_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> (String, i32) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("stty cols {columns} rows 50 && exec \"$0\" \"$@\"")]);
+    command.arg(env!("CARGO_BIN_EXE_evenkeel")).args(arguments);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("TERM", "xterm-256color");
+    command.envs(variables.iter().copied());
+    let mut session = Session::spawn(command).unwrap();
+    session.set_expect_timeout(Some(LONG));
+    let found = session.expect(Eof).unwrap();
+    let shown = String::from_utf8_lossy(found.as_bytes()).replace("\r\n", "\n");
+    let expectrl::process::unix::WaitStatus::Exited(_, code) = session.get_process().wait().unwrap() else {
+        panic!("killed: {shown}")
+    };
+    (shown, code)
+}
+
+/// The same in a pipe.
+fn in_pipe(arguments: &[&str]) -> (String, i32) {
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(arguments)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+}
+
+/// Colours as words, so that a snapshot can be read.
+fn in_words(shown: &str) -> String {
+    let names = [("31", "red"), ("33", "yellow"), ("32", "green"), ("2", "faint")];
+    let text = names.iter().fold(shown.to_owned(), |text, (code, name)| {
+        text.replace(&format!("\x1b[{code}m"), &format!("<{name}>"))
+    });
+    text.replace("\x1b[0m", "</>")
+}
+
+#[track_caller]
+fn assert_shown((shown, code): (String, i32), expected: &str, expected_code: i32) {
+    let shown = in_words(&shown);
+    assert!(shown == expected, "shown:\n{shown}\nexpected:\n{expected}");
+    assert_eq!(code, expected_code);
+}
+
+#[test]
+fn status_is_coloured_and_cut_to_the_terminal() {
+    let api = Api::start();
+    let arguments = ["status", "--api", &api.0];
+    assert_shown(
+        at_terminal(80, &[], &arguments),
+        "<faint>NAME</>  <faint>STATUS</>     <faint>DIGEST</>               <faint>CHECKED</>  <faint>REMARK</>
+web   <yellow>deploying</>  <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>    pulling [#####---------------]  …
+db    <green>ok</>         <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>
+api   <red>errored</>    <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>    registry localhost:5000: connect…
+",
+        1,
+    );
+    let plain = "NAME  STATUS     DIGEST               CHECKED  REMARK
+web   deploying  sha256:aaaaaaaaaaaa  never    pulling [#####---------------]  …
+db    ok         sha256:aaaaaaaaaaaa  never
+api   errored    sha256:aaaaaaaaaaaa  never    registry localhost:5000: connect…
+";
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert_shown(at_terminal(80, &[variable], &arguments), plain, 1);
+    }
+    assert_shown(
+        in_pipe(&arguments),
+        "NAME  STATUS     DIGEST               CHECKED  REMARK
+web   deploying  sha256:aaaaaaaaaaaa  never    pulling [#####---------------]  25 % web:1
+db    ok         sha256:aaaaaaaaaaaa  never
+api   errored    sha256:aaaaaaaaaaaa  never    registry localhost:5000: connection refused
+",
+        1,
+    );
+    let (narrow, _) = at_terminal(40, &[("NO_COLOR", "1")], &arguments);
+    assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+    assert!(narrow.lines().count() == 4 && narrow.contains("api   errored"), "{narrow}");
+}
+
+#[test]
+fn why_shows_which_gate_holds_and_what_ends_it() {
+    let api = Api::start();
+    let arguments = ["why", "web", "--api", &api.0];
+    assert_shown(
+        at_terminal(80, &[], &arguments),
+        "web: the digest is blocked
+
+<faint>GATE</>      <faint>STATE</>  <faint>WHY</>
+registry  <green>open</>   the registry answers
+blocked   <yellow>holds</>  sha256:aaaaaaaaaaaa failed here; to end it: evenkeel unblock
+                 web
+",
+        0,
+    );
+    assert_shown(
+        at_terminal(40, &[("NO_COLOR", "1")], &arguments),
+        "web: the digest is blocked
+
+GATE      STATE  WHY
+registry  open   the registry answers
+blocked   holds  sha256:aaaaaaaaaaaa
+                 failed here; to end it:
+                 evenkeel unblock web
+",
+        0,
+    );
+    assert!(in_pipe(&arguments).0.ends_with("to end it: evenkeel unblock web\n"));
+}
+
+#[test]
+fn a_followed_audit_has_the_deployments_on_a_line_below() {
+    let api = Api::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["audit", "--follow", "--api", &api.0]);
+    command.env_clear().env("TERM", "xterm").env("NO_COLOR", "1");
+    let mut session = Session::spawn(command).unwrap();
+    session.set_expect_timeout(Some(LONG));
+    let bar = "web: pulling [#####---------------]  25 % web:1";
+    let entry = "2026-01-01 00:00:00  db             checked          ";
+    for wanted in [
+        bar.to_owned(),
+        format!("\r\x1b[K{entry}first\r\n{bar}"),
+        format!("\r\x1b[K{entry}second\r\n{bar}"),
+        // It goes on without any news.
+        format!("\r\x1b[K{bar}"),
+    ] {
+        session.expect(&*wanted).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
+    }
+    session.get_process_mut().exit(true).unwrap();
+}
+
+const DOCTOR: [&str; 3] = ["doctor", "--config", "/nonexistent/config.json"];
+
+#[test]
+fn doctor_wraps_what_it_says_and_cuts_nothing() {
+    assert_shown(
+        at_terminal(80, &[], &DOCTOR),
+        "<faint>AREA</>           <faint>STATE</>
+configuration  <red>error</>
+
+<red>error: configuration: /nonexistent/config.json</>
+  what  there is no such file
+  why   the agent does not start with it, and nothing else can be looked at
+  do    write it; `evenkeel adopt` prints the services of this machine for it
+
+1 error, 0 warnings
+",
+        1,
+    );
+    let narrow = "AREA           STATE
+configuration  error
+
+error: configuration: /nonexistent/conf…
+  what  there is no such file
+  why   the agent does not start with
+        it, and nothing else can be
+        looked at
+  do    write it; `evenkeel adopt`
+        prints the services of this
+        machine for it
+
+1 error, 0 warnings
+";
+    assert_shown(at_terminal(40, &[("NO_COLOR", "1")], &DOCTOR), narrow, 1);
+    let (piped, code) = in_pipe(&DOCTOR);
+    assert_eq!(code, 1);
+    assert!(
+        piped.contains("\nerror: configuration: /nonexistent/config.json\n  what  there is no such file\n"),
+        "{piped}"
+    );
+}
+
+#[test]
+fn doctor_prints_json_for_scripts() {
+    let (piped, code) = in_pipe(&[&DOCTOR[..], &["--json"]].concat());
+    let report: Value = serde_json::from_str(&piped).unwrap();
+    assert_eq!(code, 1);
+    assert_eq!(report["areas"], json!([{"area": "configuration", "state": "error"}]));
+    let finding = &report["findings"][0];
+    assert_eq!((&finding["severity"], &finding["area"]), (&json!("error"), &json!("configuration")));
+    assert!(finding["remedy"].as_str().unwrap().contains("evenkeel adopt"), "{report:#}");
+}
