@@ -104,7 +104,7 @@ impl Service {
             match self.compared(view, observation) {
                 Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
                 Comparison::Unanswered | Comparison::Unsigned => {
-                    all.matching &= self.ran_before(view, &observation.containers)
+                    all.matching &= self.ran_before(view, &observation.containers);
                 }
                 Comparison::UpToDate => {
                     let remote = view.remote.clone();
