@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::finding::Severity;
 use super::*;
 use crate::config::Config;
+use crate::model::image::ImageLabels;
 use crate::model::{HealthTiming, ImageId, Manager};
 
 const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -77,6 +78,7 @@ impl Stage {
                 repo_digests: vec![format!("localhost:5000/web@{DIGEST}")],
                 size: 1,
                 whole: true,
+                labels: ImageLabels::default(),
             }),
             served: None,
             model: json!({"services": {"web": {
