@@ -73,6 +73,18 @@ impl<T: Clone> Journal<T> {
         id
     }
 
+    /// Adds an entry that has an id already. One that does not follow the last one empties the journal first: what is
+    /// between them is not here.
+    pub fn append_as(&self, id: u64, entry: T) {
+        self.ring.send_modify(|ring| {
+            if ring.next != id {
+                (ring.next, ring.weight) = (id, 0);
+                ring.entries.clear();
+            }
+            ring.push(entry);
+        });
+    }
+
     /// Id that the next entry gets.
     pub fn next_id(&self) -> u64 {
         self.ring.borrow().next
@@ -96,6 +108,16 @@ impl<T: Clone> Journal<T> {
             }
         };
         Subscription { ring, next }
+    }
+
+    /// Follows the journal from the entry `next` on. Entries that are not here any more are reported as missed.
+    pub fn subscribe_from(&self, next: u64) -> Subscription<T> {
+        Subscription { ring: self.ring.subscribe(), next }
+    }
+
+    /// Whether the entry with this id is here.
+    pub fn contains(&self, id: u64) -> bool {
+        self.ring.borrow().get(id).is_some()
     }
 
     /// Ends all subscriptions once they have read what is there.

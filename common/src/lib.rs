@@ -7,6 +7,7 @@
 //! | [`secret`] | texts that are used but never printed |
 //! | [`wire`] | every type that is seen from outside |
 //! | [`clock`] | what time it is, settable in tests |
+//! | [`database`] | one redb file: locked, repaired, set aside |
 //! | [`journal`] | the last entries and their live subscribers |
 //! | [`queue`] | entries that wait for their destinations, durably |
 //! | [`store`] | durable key/value state |
@@ -25,6 +26,7 @@
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod database;
 pub mod file;
 pub mod http;
 pub mod journal;

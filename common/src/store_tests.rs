@@ -1,11 +1,14 @@
 //! The store: what it keeps, and what it does with damaged, locked and unwritable state.
 
-use std::os::unix::fs::FileExt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::Instant;
 
 use tempfile::{TempDir, tempdir};
 
 use super::*;
+
+const FILE: &str = OPTIONS.file;
 
 fn open_at(dir: &Path) -> Opened {
     open(dir).expect("nobody else uses the folder of this test")

@@ -1,6 +1,15 @@
 //! What goes over the wire, byte for byte, against files that only change on purpose (DECISIONS 3).
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level, PushedEntry};
+use evenkeel_common::wire::{AuditEntry, Health, HistoryPage, IngestReply, Kind, Level, PushedEntry};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Read and written again, a golden file is the same.
+fn survives<T: Serialize + DeserializeOwned>(golden: &str) -> T {
+    let read: T = serde_json::from_str(golden).expect("it can be read");
+    assert_eq!(serde_json::to_string(&read).expect("it can be written"), golden.trim_end());
+    read
+}
 
 #[test]
 fn a_pushed_entry_has_the_entrys_fields_in_order_and_its_number() {
@@ -12,7 +21,8 @@ fn a_pushed_entry_has_the_entrys_fields_in_order_and_its_number() {
     entry.container = Some("web-1".into());
     entry.reason = Some("exit code 1".into());
     entry.output = "last line\n".into();
-    let pushed = PushedEntry { entry, seq: Some(1_767_323_045_678_901), agent: None };
+    let pushed =
+        PushedEntry { entry, seq: Some(1_767_323_045_678_901), epoch: None, image: None, agent: None };
     let golden = include_str!("golden/pushed.json").trim_end();
     assert_eq!(serde_json::to_string(&pushed).expect("it can be written"), golden);
     assert_eq!(serde_json::from_str::<PushedEntry>(golden).expect("it can be read"), pushed);
@@ -25,4 +35,23 @@ fn an_entry_of_the_predecessors_form_is_read_without_a_number() {
     assert_eq!((pushed.seq, pushed.agent), (None, None));
     assert_eq!((pushed.entry.machine.as_str(), pushed.entry.event.as_str()), ("box-2", "updated"));
     assert_eq!(pushed.entry.reason, None);
+}
+
+#[test]
+fn a_pushed_entry_may_name_its_numbering_and_its_image() {
+    let pushed: PushedEntry = survives(include_str!("golden/pushed_with_epoch.json"));
+    assert_eq!(pushed.epoch.as_deref(), Some("0f6e2c9a4b1d8e73"));
+    assert_eq!(pushed.image.as_deref(), Some("registry.example/team/web:1"));
+}
+
+#[test]
+fn the_answers_of_the_warden_are_additive() {
+    let reply: IngestReply = survives(include_str!("golden/ingest_array_reply.json"));
+    assert_eq!((reply.fleet, reply.rejected[0].index), (12, 1));
+    let before: IngestReply = serde_json::from_str(r#"{"status":"accepted"}"#).expect("a warden of before");
+    assert_eq!((before.fleet, before.rejected.len()), (0, 0));
+    let page: HistoryPage = survives(include_str!("golden/history_page.json"));
+    assert_eq!((page.entries[0].id, page.next), (1_790_000_000_000_002, Some(1_790_000_000_000_002)));
+    let away: Health = survives(r#"{"status":"ok","store":"away"}"#);
+    assert_eq!(away.store.as_deref(), Some("away"));
 }

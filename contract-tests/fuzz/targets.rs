@@ -3,32 +3,25 @@
 #![allow(dead_code, reason = "each of the fuzzers uses one of them")]
 
 use std::path::Path;
-use std::sync::Arc;
 
 use evenkeel_agent::config::template::render_template;
 use evenkeel_agent::http::published;
 use evenkeel_agent::model::image::Reference;
-use evenkeel_common::clock::Clock;
 use evenkeel_common::config::{Configuration, Findings, json};
 use evenkeel_common::wire::{AuditEntry, FleetEntry, Kind, Level};
 use evenkeel_warden::config::Config;
-use evenkeel_warden::fleet::{Fleet, Machine, PERSISTED_ENTRIES, SavedState, entry};
-use evenkeel_warden::state_file;
+use evenkeel_warden::fleet::{Machine, entry};
+use evenkeel_warden::keep::embedded::parse_state_file;
+use evenkeel_warden::keep::{Change, Outcome, fold};
 use jiff::Timestamp;
 
 /// A time that stands still.
-struct Noon;
-
-impl Clock for Noon {
-    fn now(&self) -> Timestamp {
-        Timestamp::constant(1_800_000_000, 0)
-    }
-}
+const NOON: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 /// Bodies of `POST /ingest`, one per line: what is taken is bounded, one line of JSON, and read back as it is; what
 /// is refused has a reason of bounded length; a number counts once.
 pub(crate) fn ingest(input: &[u8]) {
-    let fleet = Fleet::new(["box".to_owned()], SavedState::default(), Arc::new(Noon));
+    let mut machine = Machine::new("box".to_owned());
     for body in input.split(|byte| *byte == b'\n') {
         let entry = match entry::parse(body, "box") {
             Ok(entry) => entry,
@@ -42,46 +35,47 @@ pub(crate) fn ingest(input: &[u8]) {
         // A control character takes six bytes.
         assert!(line.len() < 6 * 24 * 1024 && !line.contains('\n'), "{} bytes", line.len());
         assert_eq!(serde_json::from_str::<FleetEntry>(&line).expect("it can be read"), entry);
-        fleet.store(&entry);
+        machine.record_entry(&entry, NOON);
         if entry.seq.is_some() {
-            assert!(!fleet.store(&entry), "sent again it is not stored again: {line}");
+            assert!(!machine.record_entry(&entry, NOON), "sent again it is not stored again: {line}");
         }
     }
-    is_sound(&fleet);
+    is_sound(&machine);
 }
 
-/// Contents of the warden's state file: what is accepted makes a warden that works, and that goes on counting.
+/// Contents of an earlier version's state file: what is accepted makes machines that work, and that go on counting.
 pub(crate) fn warden_state(input: &[u8]) {
-    let Ok((state, _)) = state_file::parse(input) else { return };
-    let ids: Vec<String> = state.machines.iter().map(|machine| machine.id().to_owned()).collect();
-    let fleet = Fleet::new(ids.iter().cloned(), state, Arc::new(Noon));
-    is_sound(&fleet);
-    let (_, before, _) = fleet.snapshot();
-    for (id, seq) in ids.iter().zip([0, 1, 2, u64::MAX - 1, u64::MAX].into_iter().cycle()) {
+    let Ok((state, _)) = parse_state_file(input) else { return };
+    let numbers = [0, 1, 2, u64::MAX - 1, u64::MAX].into_iter().cycle();
+    for (machine, seq) in state.machines.into_iter().zip(numbers) {
+        is_sound(&machine);
+        let id = machine.id().to_owned();
         let body = format!(
             r#"{{"timestamp":"2027-01-02T03:04:05Z","service":"web","event":"updated","message":"m","level":"info","seq":{seq}}}"#
         );
-        fleet.store(&entry::parse(body.as_bytes(), id).expect("it is an entry"));
-        fleet.record_heartbeat(id, Err("no answer".to_owned()));
-        fleet.record_heartbeat(id, Ok(()));
+        let entry = Change::Entry(Box::new(entry::parse(body.as_bytes(), &id).expect("it is an entry")));
+        let beat = |outcome| Change::Heartbeat { agent: id.clone(), outcome };
+        let changes = vec![entry, beat(Err("no answer".to_owned())), beat(Ok(()))];
+        let folded = fold(changes, [(id.clone(), machine)].into(), state.next_id, NOON);
+        let stored = folded.outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Stored(_))).count();
+        assert!(
+            stored >= 1 && stored == folded.entries.len(),
+            "it is online at the end, and was not in between"
+        );
+        folded.machines.iter().for_each(is_sound);
     }
-    fleet.set_agents(["another".to_owned()]);
-    is_sound(&fleet);
-    assert!(fleet.snapshot().1 >= before, "ids rise");
+    for entry in state.entries {
+        let line = serde_json::to_string(&entry).expect("an entry can be written");
+        assert_eq!(serde_json::from_str::<FleetEntry>(&line).expect("the store can read it"), entry);
+    }
 }
 
-fn is_sound(fleet: &Fleet) {
-    for record in fleet.machine_records() {
-        serde_json::to_string(&record).expect("a record can be written");
-        record.counts_by_level.total();
-    }
-    let (lines, next, machines) = fleet.snapshot();
-    assert!(lines.len() <= PERSISTED_ENTRIES && lines.len() as u64 <= next);
-    for line in lines {
-        serde_json::from_str::<FleetEntry>(&line).expect("a restart can read it");
-    }
-    let text = serde_json::to_string(&machines).expect("machines can be written");
-    assert_eq!(serde_json::from_str::<Vec<Machine>>(&text).expect("a restart can read them"), machines);
+fn is_sound(machine: &Machine) {
+    let record = machine.record();
+    serde_json::to_string(&record).expect("a record can be written");
+    record.counts_by_level.total();
+    let text = serde_json::to_string(machine).expect("a machine can be written");
+    assert_eq!(serde_json::from_str::<Machine>(&text).expect("a restart can read it"), *machine);
 }
 
 /// Bodies of `POST /registry/events`.
@@ -109,8 +103,7 @@ pub(crate) fn image_reference(input: &[u8]) {
 
 /// Templates of webhooks: whatever stands in one, a body or an error of bounded length comes out.
 pub(crate) fn template(input: &[u8]) {
-    let mut entry =
-        AuditEntry::new(Noon.now(), "web", Kind::ROLLED_BACK, Level::Warning, "it said \"hi\"\n<&\\>");
+    let mut entry = AuditEntry::new(NOON, "web", Kind::ROLLED_BACK, Level::Warning, "it said \"hi\"\n<&\\>");
     entry.reason = Some("r".repeat(4000));
     match render_template(&String::from_utf8_lossy(input), &entry) {
         Ok(body) => assert!(body.len() <= 256 * 1024, "{} bytes", body.len()),

@@ -33,7 +33,7 @@ impl Warden {
             .map(|(id, api)| json!({ "id": id, "url": format!("http://{api}"), "token": Self::agent_token(id) }))
             .collect();
         let config = json!({
-            "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("ring.json") },
+            "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("warden") },
             "agents": agents,
         });
         std::fs::write(folder.join("warden.json"), config.to_string()).expect("the configuration is written");

@@ -188,7 +188,7 @@ def check_contents():
 # --- commands, endpoints, keys ---------------------------------------------------------------------------------------
 
 # The warden has no description of its endpoints to ask for.
-WARDEN = {"POST /ingest", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /health", "GET /metrics"}
+WARDEN = {"POST /ingest", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /history", "GET /health", "GET /metrics"}
 
 
 def endpoints():

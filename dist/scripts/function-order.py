@@ -68,7 +68,7 @@ def configuration(mode, port, folder):
     if mode == "warden":
         people = "0123456789abcdef-of-people"
         return {
-            "api": {"address": [f"127.0.0.1:{port}"], "token": people, "state_path": f"{folder}/state.json"},
+            "api": {"address": [f"127.0.0.1:{port}"], "token": people, "state_path": f"{folder}/state"},
             "agents": [{"id": "a", "url": f"http://127.0.0.1:{port}", "token": AGENT_TOKEN}],
         }
     compose = folder / "compose.yml"

@@ -48,7 +48,7 @@ impl Warden {
         let folder = tempfile::tempdir().unwrap();
         let port = unused_port();
         let config = json!({
-            "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("state/s.json")},
+            "api": {"address": [format!("127.0.0.1:{port}")], "token": "$PEOPLE", "state_path": folder.path().join("state/s")},
             "agents": [{"id": "a", "url": "http://127.0.0.1:1", "token": "$AGENT"}],
         });
         fs::write(folder.path().join("warden.json"), config.to_string()).unwrap();
@@ -136,13 +136,7 @@ impl Warden {
     }
 
     fn post(&self, token: &str, seq: u64) -> String {
-        let body = json!({
-            "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": format!("entry {seq}"),
-            "level": "info", "seq": seq,
-        })
-        .to_string();
-        let length = body.len();
-        self.ask(&format!("POST /ingest HTTP/1.1\r\nhost: w\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n{body}"))
+        post(self.port, token, seq).expect("an answer")
     }
 
     fn machine(&self) -> Value {
@@ -158,6 +152,22 @@ impl Drop for Warden {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends one entry; `None` where no answer comes.
+fn post(port: u16, token: &str, seq: u64) -> Option<String> {
+    let body = json!({
+        "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": format!("entry {seq}"),
+        "level": "info", "seq": seq,
+    })
+    .to_string();
+    let length = body.len();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(LONG)).ok()?;
+    stream.write_all(format!("POST /ingest HTTP/1.1\r\nhost: w\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    (!answer.is_empty()).then_some(answer)
 }
 
 fn until(stream: &mut TcpStream, wanted: &str) -> String {
@@ -198,15 +208,7 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
     assert!(!more.contains("entry 4"), "{more}");
     assert_eq!(warden.machine()["missing"], 0);
 
-    // What is in the file survives SIGKILL, and it is there soon.
-    warden.eventually("the last entry is in the file", |warden| {
-        let text = fs::read_to_string(warden.folder.path().join("state/s.json")).unwrap_or_default();
-        // One record a line, after its checksum; the last one of a machine counts.
-        let records = text.lines().filter_map(|line| line.split_once(' '));
-        let mut records = records.filter_map(|(_, record)| serde_json::from_str::<Value>(record).ok());
-        let machine = records.rfind(|record| record["machine"].is_object()).unwrap_or_default();
-        if machine["machine"]["counts"]["info"] == 4 { Ok(()) } else { Err(text) }
-    });
+    // What was answered survives SIGKILL.
     warden.signal("-KILL");
     warden.restart();
     assert_eq!(warden.machine()["counts_by_level"]["info"], 4);
@@ -214,14 +216,55 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
 
     // A damaged file is moved aside and said.
     assert_eq!(warden.signal("-INT"), Some(0));
-    fs::write(warden.folder.path().join("state/s.json"), "{\"version\":1,").unwrap();
+    fs::write(warden.folder.path().join("state/s/warden.redb"), "no database").unwrap();
     warden.restart();
-    assert!(warden.log().contains("STATE LOST"), "{}", warden.log());
     assert_eq!(warden.machine()["counts_by_level"]["info"], 0);
-    let kept = fs::read_dir(warden.folder.path().join("state"))
+    assert!(warden.log().contains("STATE LOST"), "{}", warden.log());
+    let kept = fs::read_dir(warden.folder.path().join("state/s"))
         .unwrap()
         .filter_map(|file| file.ok()?.file_name().into_string().ok());
-    assert_eq!(kept.filter(|name| name.starts_with("s.json.damaged-")).count(), 1);
+    assert_eq!(kept.filter(|name| name.starts_with("warden.redb.damaged-")).count(), 1);
+}
+
+/// The agent keeps what was not acknowledged, so nothing is lost as long as what was acknowledged is there.
+#[test]
+fn twenty_kills_under_load_lose_no_acknowledged_entry() {
+    let mut warden = Warden::start();
+    let (mut seq, mut acknowledged) = (0, 0);
+    for _ in 0..20 {
+        let port = warden.port;
+        let taken = std::thread::scope(|scope| {
+            let sender = scope.spawn(move || {
+                let mut taken = 0;
+                while post(port, AGENT, seq + taken + 1)
+                    .is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+                {
+                    taken += 1;
+                }
+                taken
+            });
+            wait_for("entries are taken", || {
+                let machine = warden.machine();
+                if machine["last_seq"].as_u64() > Some(seq + 5) { Ok(()) } else { Err(machine.to_string()) }
+            });
+            warden.signal("-KILL");
+            sender.join().unwrap()
+        });
+        seq += taken;
+        warden.restart();
+        let machine = warden.machine();
+        let (last, missing) = (machine["last_seq"].as_u64().unwrap(), machine["missing"].as_u64().unwrap());
+        assert!(last >= seq && missing == 0, "{seq} were acknowledged: {machine}");
+        // One may have been stored and not answered any more.
+        assert!(last <= seq + 1, "{seq}: {machine}");
+        seq = last;
+        acknowledged += taken;
+    }
+    assert!(acknowledged >= 100, "{acknowledged}");
+    let history = warden.ask(&format!(
+        "GET /history?limit=500&token={PEOPLE} HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n"
+    ));
+    assert!(history.contains(&format!("entry {seq}\"")), "{history}");
 }
 
 #[test]
@@ -277,18 +320,15 @@ fn a_second_warden_on_the_same_state_is_refused() {
         serde_json::from_str(&fs::read_to_string(warden.folder.path().join("warden.json")).unwrap()).unwrap();
     let port = unused_port();
     config["api"]["address"] = json!([format!("127.0.0.1:{port}")]);
-    // The same file by another name.
-    let link = second.path().join("link.json");
-    warden.eventually("the file is there", |warden| {
-        std::os::unix::fs::symlink(warden.folder.path().join("state/s.json"), &link).ok();
-        fs::metadata(&link).map(drop).map_err(|error| error.to_string())
-    });
+    // The same folder by another name.
+    let link = second.path().join("link");
+    std::os::unix::fs::symlink(warden.folder.path().join("state/s"), &link).unwrap();
     config["api"]["state_path"] = json!(link);
     fs::write(second.path().join("warden.json"), config.to_string()).unwrap();
     let status = Warden::command(second.path()).status().unwrap();
     let said = fs::read_to_string(second.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("s.json is in use by another warden"), "{said}");
+    assert!(said.contains("state/s is in use by another warden"), "{said}");
     assert!(warden.post(AGENT, 2).starts_with("HTTP/1.1 200"), "the first goes on");
     // The lock ends with the process, however that ends.
     warden.signal("-KILL");

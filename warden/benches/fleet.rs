@@ -56,7 +56,7 @@ impl Warden {
             .map(|n| json!({"id": format!("agent-{n}"), "url": format!("http://{at}"), "token": token(n)}))
             .collect();
         let config = json!({
-            "api": {"address": [at.to_string()], "token": API_TOKEN, "state_path": folder.path().join("state.json")},
+            "api": {"address": [at.to_string()], "token": API_TOKEN, "state_path": folder.path().join("state")},
             "agents": agents,
         });
         let path = folder.path().join("warden.json");

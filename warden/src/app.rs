@@ -1,8 +1,7 @@
 //! The composition root: builds everything, spawns the tasks, and drains them on shutdown.
 //!
-//! Shutdown follows the data: the server and the heartbeat stop first, then the state file writes what they left.
+//! Shutdown follows the data: the server and the heartbeat stop first, then the collector stores what they left.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +14,13 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::collector::Collector;
 use crate::config::{Config, ConfigSource};
-use crate::fleet::{Fleet, SavedState};
 use crate::heartbeat::Heartbeat;
 use crate::http::{Api, Metrics, bodies, limits, request_limiter, routes, stream_limiter};
+use crate::keep::embedded::Embedded;
+use crate::keep::{Keep, Retention};
 use crate::reload::{ConfigReceiver, Reload};
-use crate::state_file::{self, StateFile};
 
 /// Time that tasks get to end on shutdown, for each of its two stages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,44 +46,40 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     raise_file_limit(limits.connections as u64 + OTHER_FILES);
 
     let listeners = http::bind(&config.addresses)?;
-    let state_path = config.state_path.clone();
-    let _lock = state_path.as_deref().map(state_file::lock).transpose()?;
-    let saved = load_state(state_path.as_deref(), clock.as_ref());
+    let keep = open_store(&config, &clock)?;
     let ids = config.agents.iter().map(|agent| agent.id.clone());
-    let fleet = Arc::new(Fleet::new(ids, saved, clock.clone()));
+    let retention =
+        Retention { days: config.store.keep_days, bytes: u64::from(config.store.keep_mib) * 1024 * 1024 };
+    let (collector, mut collecting) = Collector::new(keep, ids, retention, clock.clone());
 
     let mut supervisor = Supervisor::new();
     tracing::info!(api = ?config.addresses, agents = config.agents.len(), "ready");
-    let reload = Reload::new(config, source.clone(), fleet.clone(), manager.clone(), supervisor.token());
+    let reload = Reload::new(config, source.clone(), collector.clone(), manager.clone(), supervisor.token());
     let status_line = reload.status_line();
-    let api = new_api(reload.subscribe(), fleet.clone(), clock);
-    let heartbeat = Heartbeat::new(reload.subscribe(), fleet.clone())?;
+    let api = new_api(reload.subscribe(), collector.clone(), clock);
+    let heartbeat = Heartbeat::new(reload.subscribe(), collector.clone())?;
 
-    if let Some(path) = state_path {
-        let file = StateFile::new(path, fleet.clone());
-        supervisor.spawn_delivery("state file", file.run(supervisor.delivery_token()));
-    }
+    collecting.prepare().await;
+    supervisor.spawn_delivery("collector", collecting.run(supervisor.delivery_token()));
     supervisor.spawn("heartbeat", heartbeat.run(supervisor.token()));
     supervisor.spawn("api", http::serve(listeners, routes(api, limits), limits, supervisor.token()));
     supervisor.spawn("reload", reload.run(hangups));
-    supervisor.spawn("watchdog", watchdog(manager.clone(), fleet, supervisor.token()));
+    supervisor.spawn("watchdog", watchdog(manager.clone(), collector, supervisor.token()));
     manager.ready(&status_line);
     supervisor.run_until(signals, DRAIN_TIMEOUT).await.context("stopped by a fault")
 }
 
-fn load_state(path: Option<&Path>, clock: &dyn Clock) -> SavedState {
-    let Some(path) = path else { return SavedState::default() };
-    let (saved, damage) = state_file::load(path, clock);
-    if let Some(damage) = damage {
-        tracing::error!("{damage}");
-    }
-    saved
+fn open_store(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn Keep>> {
+    Ok(match &config.state_path {
+        Some(folder) => Arc::new(Embedded::open(folder, clock.clone())?),
+        None => Arc::new(Embedded::in_memory(clock.clone())?),
+    })
 }
 
-fn new_api(config: ConfigReceiver, fleet: Arc<Fleet>, clock: Arc<dyn Clock>) -> Api {
+fn new_api(config: ConfigReceiver, collector: Arc<Collector>, clock: Arc<dyn Clock>) -> Api {
     Api {
         config,
-        fleet,
+        collector,
         streams: stream_limiter(),
         requests: request_limiter(),
         bodies: bodies(limits()),
@@ -93,11 +89,11 @@ fn new_api(config: ConfigReceiver, fleet: Arc<Fleet>, clock: Arc<dyn Clock>) -> 
     }
 }
 
-/// Sends keep-alives to the service manager as long as the fleet can be locked.
-async fn watchdog(manager: Arc<ServiceManager>, fleet: Arc<Fleet>, stop: CancellationToken) {
+/// Sends keep-alives to the service manager as long as the machines can be locked.
+async fn watchdog(manager: Arc<ServiceManager>, collector: Arc<Collector>, stop: CancellationToken) {
     let timeout = systemd::watchdog(&|name| std::env::var_os(name));
     let is_alive = move || {
-        drop(fleet.snapshot());
+        drop(collector.machines());
         std::future::ready(())
     };
     systemd::watchdog_loop(manager, timeout, is_alive, stop).await;

@@ -16,8 +16,9 @@ use rustix::io::Errno;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::collector::Collector;
 use crate::config::AgentConfig;
-use crate::fleet::Fleet;
+use crate::keep::Duty;
 use crate::reload::ConfigReceiver;
 
 /// Time between two rounds of probes (spec 8).
@@ -42,15 +43,15 @@ pub struct Heartbeat {
     /// Whether `client` knows the certificate authorities. They are loaded only when an agent has an https URL.
     has_roots: bool,
     config: ConfigReceiver,
-    fleet: Arc<Fleet>,
+    collector: Arc<Collector>,
     interval: Duration,
 }
 
 impl Heartbeat {
-    /// A heartbeat of the configured agents that reports to `fleet`.
-    pub fn new(config: ConfigReceiver, fleet: Arc<Fleet>) -> Result<Self, HeartbeatError> {
+    /// A heartbeat of the configured agents that reports to `collector`.
+    pub fn new(config: ConfigReceiver, collector: Arc<Collector>) -> Result<Self, HeartbeatError> {
         let has_roots = needs_roots(&config.borrow().agents);
-        Ok(Self { client: client(has_roots)?, has_roots, config, fleet, interval: INTERVAL })
+        Ok(Self { client: client(has_roots)?, has_roots, config, collector, interval: INTERVAL })
     }
 
     /// Sets another interval between two rounds, for tests.
@@ -89,7 +90,16 @@ impl Heartbeat {
         Ok(())
     }
 
+    /// Probes all agents, unless another warden does.
     async fn round(&self, agents: &[AgentConfig]) {
+        match self.collector.keep().hold(Duty::Heartbeat).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(%error, "agents were not probed: the store does not say whose duty that is");
+                return;
+            }
+        }
         let skipped = AtomicU64::new(0);
         let count = u32::try_from(agents.len()).unwrap_or(u32::MAX).max(1);
         let spacing = SPACING.min(self.interval / 2 / count);
@@ -98,8 +108,8 @@ impl Heartbeat {
             .for_each_concurrent(MAX_CONCURRENT, |agent| async {
                 let probed = timeout(TIMEOUT, self.probe(agent)).await;
                 match probed.unwrap_or_else(|_| Err(ProbeError::Agent(timed_out()))) {
-                    Ok(()) => self.fleet.record_heartbeat(&agent.id, Ok(())),
-                    Err(ProbeError::Agent(reason)) => self.fleet.record_heartbeat(&agent.id, Err(reason)),
+                    Ok(()) => self.record(&agent.id, Ok(())).await,
+                    Err(ProbeError::Agent(reason)) => self.record(&agent.id, Err(reason)).await,
                     Err(ProbeError::Local) => drop(skipped.fetch_add(1, Ordering::Relaxed)),
                 }
             })
@@ -107,6 +117,17 @@ impl Heartbeat {
         let skipped = skipped.into_inner();
         if skipped > 0 {
             tracing::warn!(skipped, "agents were not probed: this machine is out of files, ports or memory");
+        }
+    }
+
+    /// Records an outcome. Where the store is away the next round records it.
+    async fn record(&self, agent: &str, outcome: Result<(), String>) {
+        let reason = outcome.clone().err();
+        match self.collector.record_heartbeat(agent, outcome).await {
+            Ok(true) if reason.is_none() => tracing::info!(agent, "agent_online"),
+            Ok(true) => tracing::warn!(agent, reason, "agent_offline"),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(agent, %error, "the outcome of a heartbeat was not stored"),
         }
     }
 

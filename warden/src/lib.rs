@@ -8,8 +8,10 @@
 //! | [`cli`] | flags, subcommands, exit codes |
 //! | [`app`] | the composition root: builds everything, spawns the tasks, drains them |
 //! | [`http`] | the endpoints, one line each; authorization of requests; the pages |
-//! | [`heartbeat`], [`state_file`], [`reload`] | the other tasks, and the active configuration |
-//! | [`fleet`] | entries and machines under one lock; what is a duplicate, what is missing, who is online (pure) |
+//! | [`heartbeat`], [`reload`] | the other tasks, and the active configuration |
+//! | [`collector`] | stores what comes in batches, and shows the store's end live |
+//! | [`keep`] | the store behind one trait; embedded (redb) |
+//! | [`fleet`] | what is a duplicate, what is missing, who is online (pure) |
 //! | [`auth`] | tokens, sessions, throttling of wrong tokens |
 //! | [`wizard`] | `warden-config`: creates and edits the configuration file |
 //! | [`config`] | the configuration file, every fault at once |
@@ -17,9 +19,9 @@
 //! Tasks and what connects them:
 //!
 //! ```text
-//! agents ──POST /ingest──► api ──store────────────► Fleet ──journal──► api ──GET /events──► browsers
-//! agents ◄──GET /health── heartbeat ──record_heartbeat──┘└──revision (watch)──► state file ──► disk
-//! SIGHUP ──► reload ──set_agents──► Fleet
+//! agents ──POST /ingest──► api ──store──► collector ──commit──► Keep ──news──► collector ──► api ──GET /events──► browsers
+//! agents ◄──GET /health── heartbeat ──record_heartbeat──┘
+//! SIGHUP ──► reload ──set_agents──► collector
 //!               └──ActiveConfig (watch)──► api, heartbeat
 //! service manager ◄── watchdog
 //! ```
@@ -36,12 +38,13 @@
 pub mod app;
 pub mod auth;
 pub mod cli;
+pub mod collector;
 pub mod config;
 pub mod fleet;
 pub mod heartbeat;
 pub mod http;
+pub mod keep;
 pub mod reload;
-pub mod state_file;
 pub mod wizard;
 
 /// The warden's name in its own entries (DECISIONS 3).

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::tokens::Tokens;
+use crate::collector::Collector;
 use crate::config::{AgentConfig, Config, ConfigSource};
-use crate::fleet::Fleet;
 
 /// The part of the configuration that endpoints and the heartbeat read, replaced on reload.
 pub struct ActiveConfig {
@@ -39,7 +39,7 @@ pub struct Reload {
     config: Config,
     source: ConfigSource,
     active: watch::Sender<Arc<ActiveConfig>>,
-    fleet: Arc<Fleet>,
+    collector: Arc<Collector>,
     manager: Arc<ServiceManager>,
     stop: CancellationToken,
 }
@@ -49,12 +49,12 @@ impl Reload {
     pub fn new(
         config: Config,
         source: ConfigSource,
-        fleet: Arc<Fleet>,
+        collector: Arc<Collector>,
         manager: Arc<ServiceManager>,
         stop: CancellationToken,
     ) -> Self {
         let active = watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.child_token())));
-        Self { config, source, active, fleet, manager, stop }
+        Self { config, source, active, collector, manager, stop }
     }
 
     /// A receiver of the active configuration.
@@ -116,11 +116,15 @@ impl Reload {
             tracing::warn!("configuration: a change of api.state_path takes effect after a restart");
             config.state_path.clone_from(&self.config.state_path);
         }
+        if config.store != self.config.store {
+            tracing::warn!("configuration: a change of store takes effect after a restart");
+            config.store.clone_from(&self.config.store);
+        }
         let old = self.active.borrow().clone();
         let same_token = config.token == self.config.token;
         let streams = if same_token { old.streams.clone() } else { self.stop.child_token() };
         // Before the tokens: an agent must exist when its first entry arrives.
-        self.fleet.set_agents(config.agents.iter().map(|agent| agent.id.clone()));
+        self.collector.set_agents(config.agents.iter().map(|agent| agent.id.clone()));
         self.active.send_replace(Arc::new(ActiveConfig::new(&config, streams)));
         if !same_token {
             old.streams.cancel();

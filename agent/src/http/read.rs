@@ -85,7 +85,8 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
     config_warnings.extend(api.services.warnings());
     let state = api.services.state_error();
-    let answer = json(code, &Health { status: status.to_owned(), error, state, config_warnings });
+    let answer =
+        json(code, &Health { status: status.to_owned(), error, state, store: None, config_warnings });
     if is_starting { soon(answer) } else { answer }
 }
 

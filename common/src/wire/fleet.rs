@@ -42,6 +42,12 @@ pub struct FleetEntry {
     /// Number among the entries of its agent, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
+    /// Which numbering `seq` belongs to, where its agent says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<String>,
+    /// Image that it is about, as configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Id of the agent whose token came with the entry; a body cannot say another.
     #[serde(default)]
     pub agent: String,
@@ -52,6 +58,41 @@ pub struct FleetEntry {
 pub struct IngestReply {
     /// `accepted`
     pub status: String,
+    /// Revision of the fleet's decisions; 0 before the first.
+    #[serde(default)]
+    pub fleet: u64,
+    /// Entries of an array that were refused; the others were accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<RejectedEntry>,
+}
+
+/// An entry of an array that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RejectedEntry {
+    /// Its place in the array, from 0.
+    pub index: usize,
+    /// Why.
+    pub error: String,
+}
+
+/// An entry with its id at the warden, which only grows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryEntry {
+    /// The id, as in the event stream.
+    pub id: u64,
+    /// The entry.
+    #[serde(flatten)]
+    pub entry: FleetEntry,
+}
+
+/// Answer of `GET /history`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryPage {
+    /// Newest first. A page may have fewer than were asked for, even none, and go on all the same.
+    pub entries: Vec<HistoryEntry>,
+    /// `before` of the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 /// One agent as the warden sees it (`GET /machines`).

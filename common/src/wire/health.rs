@@ -15,6 +15,9 @@ pub struct Health {
     /// Why the program can't write its state, while it can't: nothing is deployed or healed then. Absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// `away` while the warden cannot reach its store. Absent otherwise, and from an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
     /// What is wrong in the configuration, each `<service>: <reason>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_warnings: Vec<String>,

@@ -10,7 +10,9 @@ mod status;
 mod why;
 
 pub use audit::{AuditEntry, Kind, Level};
-pub use fleet::{FleetEntry, IngestReply, LevelCounts, MachineRecord};
+pub use fleet::{
+    FleetEntry, HistoryEntry, HistoryPage, IngestReply, LevelCounts, MachineRecord, RejectedEntry,
+};
 pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};

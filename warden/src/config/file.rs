@@ -8,6 +8,8 @@ use evenkeel_common::secret::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::StoreConfig;
+
 /// Elements of an array that may be wrong one by one.
 pub(super) type Items<T> = Vec<Option<T>>;
 
@@ -18,6 +20,8 @@ pub(super) type Items<T> = Vec<Option<T>>;
 pub(super) struct WardenFile {
     /// HTTP server and what belongs to it.
     pub(super) api: ApiFile,
+    /// How much is kept.
+    pub(super) store: StoreFile,
     /// The agents of the fleet.
     #[schemars(with = "Vec<AgentFile>")]
     pub(super) agents: Items<AgentFile>,
@@ -37,8 +41,28 @@ pub(super) struct ApiFile {
     /// Token that people need, in the browser and elsewhere; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) token: Secret,
-    /// Absolute path of the file that keeps the last entries over a restart; empty keeps them in memory only.
+    /// Absolute path of the folder that keeps entries and decisions over a restart; empty keeps them in memory only. A
+    /// file of an earlier version in its place is taken over.
     pub(super) state_path: String,
+}
+
+/// `store`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct StoreFile {
+    /// Entries that arrived longer ago are removed. Days.
+    #[schemars(range(min = 1, max = 36500))]
+    pub(super) keep_days: u32,
+    /// The oldest entries are removed when the text of all is larger. MiB.
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub(super) keep_mib: u32,
+}
+
+impl Default for StoreFile {
+    fn default() -> Self {
+        let StoreConfig { keep_days, keep_mib } = StoreConfig::default();
+        Self { keep_days, keep_mib }
+    }
 }
 
 /// One of `agents`

@@ -10,7 +10,7 @@ use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
 
 use super::file::{AgentFile, ApiFile, Items, WardenFile};
-use super::{AgentConfig, Config, DEFAULT_PORT, Env};
+use super::{AgentConfig, Config, DEFAULT_PORT, Env, StoreConfig};
 
 /// A token that is shorter can be guessed.
 const SHORT_TOKEN: usize = 16;
@@ -33,6 +33,7 @@ impl Configuration for Config {
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
             state_path: state_path(&file.api, &mut findings),
+            store: StoreConfig { keep_days: file.store.keep_days, keep_mib: file.store.keep_mib },
             agents: agents(&file.agents, &token, env, &mut findings),
             token,
             warnings: Vec::new(),
@@ -92,8 +93,6 @@ fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
     let path = PathBuf::from(text);
     if !path.is_absolute() || text.contains('\0') {
         findings.fault(&at, format!("{}; allowed: an absolute path, or empty to keep nothing", quote(text)));
-    } else if path.is_dir() {
-        findings.fault(&at, format!("{} is a folder; allowed: the absolute path of a file", quote(text)));
     }
     Some(path)
 }

@@ -22,12 +22,29 @@ pub struct Config {
     pub addresses: Vec<String>,
     /// Token for people, expanded, never empty.
     pub token: Secret,
-    /// File for the state; `None` keeps it in memory only.
+    /// Folder of the embedded store; `None` keeps everything in memory only.
     pub state_path: Option<PathBuf>,
+    /// What is kept, and where.
+    pub store: StoreConfig,
     /// Agents, ids and tokens unique.
     pub agents: Vec<AgentConfig>,
     /// What is wrong without being fatal, each `<key>: <reason>`.
     pub warnings: Vec<String>,
+}
+
+/// `store`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Entries that arrived longer ago are removed. Days, 1 to 36,500.
+    pub keep_days: u32,
+    /// The oldest entries are removed when their text is larger. MiB, 1 to 1,048,576.
+    pub keep_mib: u32,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self { keep_days: 90, keep_mib: 2048 }
+    }
 }
 
 /// One of `agents`

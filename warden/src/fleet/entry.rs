@@ -3,6 +3,7 @@
 use evenkeel_common::wire::FleetEntry;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// Limit in bytes for names, kinds, levels and digests; longer ones are truncated.
 const MAX_NAME: usize = 256;
@@ -26,7 +27,12 @@ struct Body {
     reason: Option<String>,
     output: Option<String>,
     seq: Option<u64>,
+    epoch: Option<String>,
+    image: Option<String>,
 }
+
+/// Limit in characters for `epoch`.
+const MAX_EPOCH: usize = 64;
 
 /// The body is not an audit entry.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +49,9 @@ impl From<serde_json::Error> for InvalidEntry {
 /// Parses the entry that `agent` sent.
 pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
     let body: Body = serde_json::from_slice(body)?;
+    if body.epoch.as_ref().is_some_and(|epoch| epoch.chars().count() > MAX_EPOCH) {
+        return Err(InvalidEntry(format!("epoch has more than {MAX_EPOCH} characters")));
+    }
     let name =
         |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_NAME));
     let text =
@@ -60,7 +69,25 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         reason: text(body.reason),
         output: body.output.filter(|text| !text.is_empty()).map(|text| truncate_start(text, MAX_OUTPUT)),
         seq: body.seq,
+        epoch: body.epoch.filter(|epoch| !epoch.is_empty()),
+        image: name(body.image),
         agent: agent.to_owned(),
+    })
+}
+
+/// The elements of a body that is an array of at most `limit`; `None` for one that is no array.
+pub fn elements(body: &[u8], limit: usize) -> Option<Result<Vec<&RawValue>, InvalidEntry>> {
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
+        return None;
+    }
+    let elements: Result<Vec<&RawValue>, _> = serde_json::from_slice(body);
+    Some(match elements {
+        Err(error) => Err(error.into()),
+        Ok(elements) if elements.is_empty() => Err(InvalidEntry("the array is empty".to_owned())),
+        Ok(elements) if elements.len() > limit => {
+            Err(InvalidEntry(format!("the array has {} elements; allowed: up to {limit}", elements.len())))
+        }
+        Ok(elements) => Ok(elements),
     })
 }
 

@@ -14,6 +14,8 @@ use crate::PROGRAM;
 /// An entry with an old sequence number whose timestamp is this much newer than all others is not a duplicate: its agent
 /// has restarted its numbering.
 const RESTART_MARGIN: SignedDuration = SignedDuration::from_secs(1);
+/// How many named numberings are remembered. An agent begins a new one when its state is lost.
+const EPOCHS: usize = 8;
 /// For how many of the last entries a digest is kept.
 const DIGESTS: usize = 8;
 
@@ -27,6 +29,9 @@ pub struct Machine {
     last_entry: Option<Timestamp>,
     #[serde(rename = "seen")]
     sequence: SequenceSet,
+    /// What has arrived of each numbering that has a name, the latest last. Without names `sequence` and `digests` tell.
+    #[serde(default)]
+    epochs: VecDeque<(String, SequenceSet)>,
     /// Timestamp of its newest entry. One in the future counts as of its arrival, or no later one would be newer.
     #[serde(rename = "youngest")]
     newest: Option<Timestamp>,
@@ -40,7 +45,7 @@ pub struct Machine {
 
 impl Machine {
     /// An agent of which nothing is known yet.
-    pub(super) fn new(id: String) -> Self {
+    pub fn new(id: String) -> Self {
         Self { id, ..Self::default() }
     }
 
@@ -66,7 +71,7 @@ impl Machine {
 
     /// How many sequence numbers were skipped and have not arrived since.
     pub fn missing(&self) -> u64 {
-        self.sequence.missing()
+        self.current().missing()
     }
 
     /// The machine as `GET /machines` shows it.
@@ -77,14 +82,19 @@ impl Machine {
             since: self.since,
             reason: self.reason.clone(),
             last_entry: self.last_entry,
-            last_seq: self.sequence.last(),
+            last_seq: self.current().last(),
             missing: self.missing(),
             counts_by_level: self.counts,
         }
     }
 
+    /// The numbering that it uses now.
+    fn current(&self) -> &SequenceSet {
+        self.epochs.back().map_or(&self.sequence, |(_, sequence)| sequence)
+    }
+
     /// Counts an entry; `false` for a duplicate.
-    pub(super) fn record_entry(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
+    pub fn record_entry(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
         if !self.is_new(entry) {
             self.duplicates = self.duplicates.saturating_add(1);
             return false;
@@ -97,11 +107,7 @@ impl Machine {
 
     /// Records the outcome of a heartbeat; the entry for a transition (spec 3.3). A first success is expected and makes
     /// none, a first failure does.
-    pub(super) fn record_heartbeat(
-        &mut self,
-        outcome: Result<(), String>,
-        now: Timestamp,
-    ) -> Option<FleetEntry> {
+    pub fn record_heartbeat(&mut self, outcome: Result<(), String>, now: Timestamp) -> Option<FleetEntry> {
         let was_online = self.online.replace(outcome.is_ok());
         let since = self.since.replace(now);
         self.reason = outcome.err();
@@ -130,6 +136,8 @@ impl Machine {
             reason: self.reason.clone(),
             output: None,
             seq: None,
+            epoch: None,
+            image: None,
             agent: self.id.clone(),
         }
     }
@@ -139,6 +147,9 @@ impl Machine {
     /// tell the two apart.
     fn is_new(&mut self, entry: &FleetEntry) -> bool {
         let Some(number) = entry.seq else { return true };
+        if let Some(epoch) = &entry.epoch {
+            return self.is_new_in(epoch, number, entry);
+        }
         let digest = digest(entry);
         let known = self.digests.iter().find(|(recent, _)| *recent == number).map(|(_, digest)| *digest);
         let has_restarted = if let Some(known) = known {
@@ -163,6 +174,29 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The same for a numbering with a name: a number is new once.
+    fn is_new_in(&mut self, epoch: &str, number: u64, entry: &FleetEntry) -> bool {
+        if let Some((_, sequence)) = self.epochs.iter_mut().find(|(name, _)| name == epoch) {
+            return sequence.insert(number);
+        }
+        let mut sequence = SequenceSet::default();
+        // An agent that has just learned to name its numbering goes on with the numbers that it had.
+        let goes_on = self.sequence.last().is_some_and(|last| number > last) && !self.sequence.is_far(number);
+        let is_repeat = || self.digests.contains(&(number, digest(entry)));
+        if self.epochs.is_empty() && (goes_on || is_repeat()) {
+            sequence = std::mem::take(&mut self.sequence);
+            self.digests.clear();
+        }
+        let is_new = sequence.insert(number);
+        self.epochs.push_back((epoch.to_owned(), sequence));
+        if self.epochs.len() > EPOCHS {
+            self.epochs.pop_front();
+        }
+        is_new
+    }
+}
+
 /// What tells two entries with one sequence number apart.
 fn digest(entry: &FleetEntry) -> u64 {
     let mut hash = Sha256::new();
@@ -174,3 +208,7 @@ fn digest(entry: &FleetEntry) -> u64 {
     first.copy_from_slice(&hash.finalize()[..8]);
     u64::from_le_bytes(first)
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,233 +1,63 @@
-//! All agents in the order of the configuration, found by id, with those that changed since the last save.
+//! The machines of the configured agents, as the store had them last.
 
-use std::collections::{BTreeSet, HashMap};
-
-use evenkeel_common::wire::FleetEntry;
-use jiff::Timestamp;
+use std::collections::HashMap;
 
 use super::Machine;
 
-/// All agents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Machines {
-    all: Vec<Machine>,
-    /// Positions in `all` by id.
-    index: HashMap<String, usize>,
-    /// Positions of those that have changed.
-    changed: BTreeSet<usize>,
+/// All machines that are known, of which the configured ones are shown.
+#[derive(Debug, Default)]
+pub struct Machines {
+    /// Ids of the configured agents in their order.
+    configured: Vec<String>,
+    known: HashMap<String, Machine>,
 }
 
 impl Machines {
-    /// Agents with these ids, each with its state in `known`. Agents that are no longer configured are dropped.
-    pub(super) fn new(ids: impl IntoIterator<Item = String>, known: &[Machine]) -> Self {
-        let by_id: HashMap<&str, &Machine> = known.iter().map(|machine| (machine.id(), machine)).collect();
-        let restore = |id: String| {
-            let known = by_id.get(id.as_str()).map(|machine| (*machine).clone());
-            known.unwrap_or_else(|| Machine::new(id))
-        };
-        let all: Vec<Machine> = ids.into_iter().map(restore).collect();
-        let index =
-            all.iter().enumerate().map(|(position, machine)| (machine.id().to_owned(), position)).collect();
-        let changed = (0..all.len()).collect();
-        Self { all, index, changed }
+    /// Nothing is known of these agents yet.
+    pub fn new(ids: impl IntoIterator<Item = String>) -> Self {
+        Self { configured: ids.into_iter().collect(), known: HashMap::new() }
     }
 
-    /// Those that have changed since the last call.
-    pub(super) fn take_changed(&mut self) -> Vec<Machine> {
-        let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().filter_map(|position| self.all.get(position).cloned()).collect()
+    /// Replaces the configured agents.
+    pub fn configure(&mut self, ids: impl IntoIterator<Item = String>) {
+        self.configured = ids.into_iter().collect();
     }
 
-    /// All, in the order of the configuration.
-    pub(super) fn all(&self) -> &[Machine] {
-        &self.all
+    /// Takes a machine as it is now.
+    pub fn update(&mut self, machine: Machine) {
+        self.known.insert(machine.id().to_owned(), machine);
+    }
+
+    /// The configured ones in their order.
+    pub fn all(&self) -> impl Iterator<Item = Machine> + '_ {
+        self.configured
+            .iter()
+            .map(|id| self.known.get(id).cloned().unwrap_or_else(|| Machine::new(id.clone())))
     }
 
     /// The one with this id.
-    pub(super) fn get(&self, id: &str) -> Option<&Machine> {
-        self.all.get(*self.index.get(id)?)
-    }
-
-    /// The one with this id, to be changed.
-    fn get_mut(&mut self, id: &str) -> Option<&mut Machine> {
-        let position = *self.index.get(id)?;
-        self.changed.insert(position);
-        self.all.get_mut(position)
-    }
-
-    /// Counts an entry of its agent; `false` for a duplicate, or when its agent is no longer configured.
-    pub(super) fn record_entry(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
-        self.get_mut(&entry.agent).is_some_and(|machine| machine.record_entry(entry, now))
-    }
-
-    /// Records the outcome of a heartbeat; the entry to store when it is a transition.
-    pub(super) fn record_heartbeat(
-        &mut self,
-        id: &str,
-        outcome: Result<(), String>,
-        now: Timestamp,
-    ) -> Option<FleetEntry> {
-        // One that changes nothing is not worth a write.
-        if self.get(id)?.online() == Some(outcome.is_ok()) {
-            return None;
-        }
-        self.get_mut(id)?.record_heartbeat(outcome, now)
+    pub fn get(&self, id: &str) -> Option<&Machine> {
+        self.known.get(id)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::MachineRecord;
-
     use super::*;
 
-    fn records(machines: &Machines) -> Vec<MachineRecord> {
-        machines.all().iter().map(Machine::record).collect()
-    }
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_700_000_000 + second).unwrap()
-    }
-
-    fn entry(agent: &str, seq: Option<u64>, second: i64) -> FleetEntry {
-        let text = format!(
-            r#"{{"timestamp":"{}","service":"web","event":"updated","message":"m","level":"info"}}"#,
-            at(second)
-        );
-        FleetEntry { seq, agent: agent.to_owned(), ..serde_json::from_str(&text).unwrap() }
-    }
-
-    fn two() -> Machines {
-        Machines::new(["a".to_owned(), "b".to_owned()], &[])
-    }
-
     #[test]
-    fn an_entry_that_is_sent_again_counts_once() {
-        let mut machines = two();
-        assert!(machines.record_entry(&entry("a", Some(1), 1), at(1)));
-        assert!(!machines.record_entry(&entry("a", Some(1), 1), at(2)));
-        assert!(machines.record_entry(&entry("b", Some(1), 1), at(2)), "each agent counts for itself");
-        let a = &records(&machines)[0];
-        assert_eq!((a.counts_by_level.info, a.last_entry, a.last_seq), (1, Some(at(1)), Some(1)));
-        assert_eq!(machines.all()[0].duplicates(), 1);
-    }
-
-    #[test]
-    fn entries_without_a_number_are_all_new() {
-        let mut machines = two();
-        for _ in 0..3 {
-            assert!(machines.record_entry(&entry("a", None, 1), at(1)));
-        }
-        assert_eq!(records(&machines)[0].counts_by_level.total(), 3);
-        assert_eq!(records(&machines)[0].last_seq, None);
-    }
-
-    #[test]
-    fn gaps_are_shown_and_closed_by_late_entries() {
-        let mut machines = two();
-        for seq in [10, 14] {
-            machines.record_entry(&entry("a", Some(seq), 1), at(1));
-        }
-        assert_eq!(records(&machines)[0].missing, 3);
-        for seq in [12, 11, 13] {
-            assert!(machines.record_entry(&entry("a", Some(seq), 1), at(2)));
-        }
-        assert_eq!(records(&machines)[0].missing, 0);
-    }
-
-    #[test]
-    fn an_agent_that_restarts_its_numbering_loses_nothing() {
-        let mut machines = two();
-        for seq in 1..=100 {
-            machines.record_entry(&entry("a", Some(seq), 100), at(100));
-        }
-        // Its state was wiped: it begins at 1 again, with younger entries.
-        for seq in 1..=3 {
-            assert!(
-                machines.record_entry(&entry("a", Some(seq), 200 + i64::try_from(seq).unwrap()), at(210))
-            );
-        }
-        assert!(!machines.record_entry(&entry("a", Some(2), 202), at(211)), "and a repeat is still one");
-        let record = &records(&machines)[0];
-        assert_eq!((record.last_seq, record.missing, record.counts_by_level.info), (Some(3), 0, 103));
-        // A number that is far off is another count too, not a gap of millions.
-        assert!(machines.record_entry(&entry("a", Some(1 << 50), 220), at(220)));
-        assert_eq!(records(&machines)[0].missing, 0);
-        assert!(machines.record_entry(&entry("a", Some(1), 220), at(220)));
-        assert_eq!(records(&machines)[0].last_seq, Some(1));
-    }
-
-    #[test]
-    fn an_entry_that_is_dated_in_the_future_makes_no_later_one_vanish() {
-        let mut machines = two();
-        for seq in 1..=20 {
-            machines.record_entry(&entry("a", Some(seq), 100), at(100));
-        }
-        // A clock that stood in the year 2033 for a moment.
-        assert!(machines.record_entry(&entry("a", Some(21), 315_000_000), at(101)));
-        assert!(
-            !machines.record_entry(&entry("a", Some(21), 315_000_000), at(102)),
-            "sent again it is a repeat"
-        );
-        assert!(machines.record_entry(&entry("a", Some(22), 103), at(103)));
-        // Its state is wiped, and its clock is right again.
-        for seq in 1..=3 {
-            assert!(machines.record_entry(&entry("a", Some(seq), 200), at(200)), "{seq}");
-        }
-        assert_eq!(records(&machines)[0].last_seq, Some(3));
-        // The same number with other words is another entry even within the same second.
-        let mut other = entry("a", Some(3), 200);
-        other.message = "another".to_owned();
-        assert!(machines.record_entry(&other, at(200)));
-        assert!(!machines.record_entry(&other, at(200)));
-    }
-
-    #[test]
-    fn an_agent_whose_clock_is_ahead_is_stored_once() {
-        let mut machines = two();
-        for seq in 1..=20 {
-            assert!(machines.record_entry(&entry("a", Some(seq), 3600), at(0)));
-            assert!(!machines.record_entry(&entry("a", Some(seq), 3600), at(1)));
-        }
-    }
-
-    #[test]
-    fn only_changes_of_a_heartbeat_are_entries() {
-        let mut machines = two();
-        let dead = || Err("connection refused".to_owned());
-        assert_eq!(machines.record_heartbeat("a", Ok(()), at(0)), None, "as expected");
-        assert_eq!(machines.record_heartbeat("a", Ok(()), at(30)), None);
-        let offline = machines.record_heartbeat("a", dead(), at(60)).unwrap();
-        assert_eq!(
-            serde_json::to_string(&offline).unwrap(),
-            r#"{"timestamp":"2023-11-14T22:14:20Z","machine":"a","service":"warden","event":"agent_offline","message":"a does not answer","level":"warning","reason":"connection refused","agent":"a"}"#
-        );
-        assert_eq!(machines.record_heartbeat("a", dead(), at(90)), None);
-        let online = machines.record_heartbeat("a", Ok(()), at(120)).unwrap();
-        assert_eq!((online.event.as_str(), online.level.as_str()), ("agent_online", "info"));
-        assert_eq!(online.message, "a answers again after 1 min");
-        assert_eq!(
-            machines.record_heartbeat("b", dead(), at(0)).unwrap().event,
-            "agent_offline",
-            "dead from the start"
-        );
-        assert_eq!(machines.record_heartbeat("z", Ok(()), at(0)), None);
-        let records = records(&machines);
-        assert_eq!((records[0].online, records[0].since), (Some(true), Some(at(120))));
-        assert_eq!(records[1].reason.as_deref(), Some("connection refused"));
-    }
-
-    #[test]
-    fn state_survives_a_restart() {
-        let mut machines = two();
-        machines.record_entry(&entry("b", Some(5), 1), at(1));
-        machines.record_heartbeat("b", Err("gone".into()), at(2));
-        let text = serde_json::to_string(machines.all()).unwrap();
-        let ids = ["c".to_owned(), "b".to_owned()];
-        let mut next = Machines::new(ids, &serde_json::from_str::<Vec<Machine>>(&text).unwrap());
-        assert_eq!(records(&next)[1], records(&machines)[1]);
-        assert!(!next.record_entry(&entry("b", Some(5), 1), at(3)));
-        assert_eq!(next.record_heartbeat("b", Err("gone".into()), at(3)), None, "it was offline before");
-        assert_eq!(next.all()[0].id(), "c");
+    fn the_configured_ones_are_shown_in_their_order_and_the_others_are_remembered() {
+        let mut machines = Machines::new(["a".to_owned(), "b".to_owned()]);
+        let at = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut b = Machine::new("b".to_owned());
+        b.record_heartbeat(Ok(()), at);
+        machines.update(b.clone());
+        let ids =
+            |machines: &Machines| machines.all().map(|m| (m.id().to_owned(), m.online())).collect::<Vec<_>>();
+        assert_eq!(ids(&machines), [("a".to_owned(), None), ("b".to_owned(), Some(true))]);
+        machines.configure(["c".to_owned()]);
+        assert_eq!(ids(&machines), [("c".to_owned(), None)]);
+        machines.configure(["b".to_owned(), "c".to_owned()]);
+        assert_eq!(ids(&machines)[0], ("b".to_owned(), Some(true)));
     }
 }

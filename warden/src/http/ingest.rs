@@ -1,19 +1,25 @@
-//! `POST /ingest`: one entry of an agent (DECISIONS 3).
+//! `POST /ingest`: an entry of an agent, or an array of them (DECISIONS 3 and 8).
 
 use evenkeel_common::http::{
     Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, too_many,
 };
-use evenkeel_common::wire::IngestReply;
+use evenkeel_common::wire::{FleetEntry, IngestReply, RejectedEntry};
+use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::Api;
 use super::authorize::{unauthorized, whole_seconds};
 use super::metrics::IngestRefusal;
 use crate::auth::throttle;
 use crate::auth::tokens::{self, MIN_TOKEN_BYTES};
-use crate::fleet::entry;
+use crate::fleet::entry::{self, InvalidEntry};
+use crate::keep::KeepError;
 
 /// `Retry-After` in seconds for an agent with too many concurrent requests.
-const RETRY_AFTER: u16 = 1;
+const CROWD_RETRY_AFTER: u16 = 1;
+/// The same while the store is away.
+const STORE_RETRY_AFTER: u16 = 5;
+/// Entries that one request may bring (DECISIONS 8).
+const MAX_ENTRIES: usize = 500;
 
 /// Refuses a request before its body is read: without an agent's token, or beyond the agent's limit.
 // A refusal is an answer, made once and sent; boxing it would only add a step.
@@ -25,7 +31,7 @@ pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result
     let agent = config.tokens.agent(token);
     // An agent that has authenticated from this address before is not guessing: it goes on while another client behind
     // the same proxy is throttled.
-    if !agent.is_some_and(|agent| api.fleet.is_known_address(&config.agents[agent.index].id, client))
+    if !agent.is_some_and(|agent| api.collector.is_known_address(&config.agents[agent.index].id, client))
         && let Some(wait) = api.throttle.retry_after(client)
     {
         api.metrics.count_ingest_refusal(IngestRefusal::Throttled);
@@ -43,10 +49,10 @@ pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result
         )));
     };
     let id = config.agents[agent.index].id.clone();
-    api.fleet.record_address(&id, client);
+    api.collector.record_address(&id, client);
     let Some(permit) = api.requests.acquire(id.clone()) else {
         api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
-        return Err(too_many("this agent has too many requests under way", RETRY_AFTER));
+        return Err(too_many("this agent has too many requests under way", CROWD_RETRY_AFTER));
     };
     Ok(Admitted::as_sender(id, permit))
 }
@@ -55,17 +61,52 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
     let Some(agent) = agent(&api, &request.headers) else {
         return unauthorized("the bearer token belongs to no agent of this warden");
     };
-    match entry::parse(&request.body, &agent) {
-        Ok(entry) => {
-            api.fleet.store(&entry);
-            json(StatusCode::OK, &IngestReply { status: "accepted".to_owned() })
-        }
+    let (entries, rejected) = match read(&request.body, &agent) {
+        Ok(read) => read,
         Err(fault) => {
-            api.metrics.count_ingest_refusal(IngestRefusal::Malformed);
-            tracing::warn!(agent, %fault, "an entry was refused");
-            error(StatusCode::BAD_REQUEST, fault.to_string())
+            note_malformed(&api, &agent, &fault.to_string());
+            return error(StatusCode::BAD_REQUEST, fault.to_string());
+        }
+    };
+    for rejected in &rejected {
+        note_malformed(&api, &agent, &rejected.error);
+    }
+    if !entries.is_empty()
+        && let Err(fault) = api.collector.store(entries).await
+    {
+        api.metrics.count_ingest_refusal(IngestRefusal::StoreAway);
+        return store_away(&fault);
+    }
+    json(StatusCode::OK, &IngestReply { status: "accepted".to_owned(), fleet: 0, rejected })
+}
+
+/// The entries of a body, which is one or an array of them, and those of an array that are none.
+fn read(body: &[u8], agent: &str) -> Result<(Vec<FleetEntry>, Vec<RejectedEntry>), InvalidEntry> {
+    let Some(elements) = entry::elements(body, MAX_ENTRIES) else {
+        return Ok((vec![entry::parse(body, agent)?], Vec::new()));
+    };
+    let (mut entries, mut rejected) = (Vec::new(), Vec::new());
+    for (index, element) in elements?.into_iter().enumerate() {
+        match entry::parse(element.get().as_bytes(), agent) {
+            Ok(entry) => entries.push(entry),
+            Err(fault) => rejected.push(RejectedEntry { index, error: fault.to_string() }),
         }
     }
+    Ok((entries, rejected))
+}
+
+fn note_malformed(api: &Api, agent: &str, fault: &str) {
+    api.metrics.count_ingest_refusal(IngestRefusal::Malformed);
+    tracing::warn!(agent, fault, "an entry was refused");
+}
+
+/// 503: the store cannot take anything now, and the sender keeps what it has. The reason is in the log; it may name what
+/// is not meant for agents.
+pub(super) fn store_away(fault: &KeepError) -> Response {
+    tracing::debug!(%fault, "a request was refused: the store is away");
+    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden's store is away; try again later");
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER));
+    response
 }
 
 /// Id of the agent that the bearer token belongs to.

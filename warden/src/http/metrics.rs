@@ -9,13 +9,14 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 
 use super::Api;
+use super::store_metrics::StoreFigures;
 use crate::auth::tokens;
 use crate::fleet::Machine;
 
 /// Counters of refused requests; everything else is computed from the fleet.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    ingest_refusals: [AtomicU64; 4],
+    ingest_refusals: [AtomicU64; 5],
     login_refusals: [AtomicU64; 3],
 }
 
@@ -26,6 +27,7 @@ pub(super) enum IngestRefusal {
     Malformed,
     TooMany,
     Throttled,
+    StoreAway,
 }
 
 /// Why a login was refused.
@@ -46,9 +48,15 @@ impl Metrics {
     }
 
     /// All metrics as text. They are computed from the current state, so they cannot disagree with it.
-    fn text(&self, machines: &[Machine], streams: usize) -> Result<Vec<u8>, prometheus::Error> {
-        let refused =
-            ["unauthorised", "malformed", "too_many", "slowed"].into_iter().zip(&self.ingest_refusals);
+    fn text(
+        &self,
+        machines: &[Machine],
+        streams: usize,
+        store: &StoreFigures,
+    ) -> Result<Vec<u8>, prometheus::Error> {
+        let refused = ["unauthorised", "malformed", "too_many", "slowed", "store_away"]
+            .into_iter()
+            .zip(&self.ingest_refusals);
         let logins = ["wrong", "slowed", "short"].into_iter().zip(&self.login_refusals);
         let mut families = ProcessCollector::for_self().collect();
         families.extend([
@@ -80,6 +88,7 @@ impl Metrics {
                 machines.iter().map(|machine| (of(machine), machine.missing() as f64)),
             ),
         ]);
+        families.extend(store.families());
         metrics::text(families)
     }
 }
@@ -111,7 +120,14 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     {
         return refused.reply("api.token is needed as bearer");
     }
-    match api.metrics.text(&api.fleet.machines(), api.streams.taken()) {
+    let is_up = api.collector.store_state().borrow().error().is_none();
+    let store = StoreFigures {
+        is_up,
+        figures: api.collector.figures(),
+        usage: api.collector.keep().usage().await.ok(),
+        now: api.clock.now(),
+    };
+    match api.metrics.text(&api.collector.machines(), api.streams.taken(), &store) {
         Ok(text) => {
             let mut response = Response::new(text.into());
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));

@@ -1,11 +1,13 @@
 //! The warden's HTTP API: one line for each endpoint, in the order of spec 4.3.
 
 mod authorize;
+mod history;
 mod ingest;
 mod login;
 mod metrics;
 mod page;
 mod read;
+mod store_metrics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response, Ro
 use warp::filters::BoxedFilter;
 
 use crate::auth::throttle::LoginThrottle;
-use crate::fleet::Fleet;
+use crate::collector::Collector;
 use crate::reload::ConfigReceiver;
 
 pub use metrics::Metrics;
@@ -26,7 +28,7 @@ pub struct Api {
     /// Tokens and agents.
     pub config: ConfigReceiver,
     /// Entries and machines.
-    pub fleet: Arc<Fleet>,
+    pub collector: Arc<Collector>,
     /// Limit on streams.
     pub streams: Limiter,
     /// Limit on concurrent requests of agents, by id.
@@ -86,6 +88,7 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
         .route(Method::POST, "/logout", login::logout)
         .route(Method::GET, "/health", read::health)
         .route(Method::GET, "/machines", read::machines)
+        .route(Method::GET, "/history", history::history)
         .route(Method::GET, "/metrics", metrics::metrics)
         .into_filter(Guard::any_host().pages(&["/"]), limits)
 }

@@ -1,10 +1,9 @@
 //! `GET /events`, `GET /machines`, `GET /health`.
 
-use std::sync::Arc;
-
 use evenkeel_common::http::{Request, Response, StatusCode, json};
 use evenkeel_common::sse;
 use evenkeel_common::wire::Health;
+use sync_wrapper::SyncStream;
 
 use super::Api;
 
@@ -21,8 +20,8 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
         Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    let entries = api.fleet.subscribe(sse::last_event_id(&request.headers));
-    sse::reply(sse::frames(entries, None, Arc::clone), stop, permit)
+    let frames = api.collector.follow(sse::last_event_id(&request.headers)).await;
+    sse::reply(SyncStream::new(frames), stop, permit)
 }
 
 /// `GET /machines`: the state of every agent.
@@ -30,13 +29,19 @@ pub(super) async fn machines(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize(&request) {
         return refused.reply(REQUIRED);
     }
-    json(StatusCode::OK, &api.fleet.machine_records())
+    json(StatusCode::OK, &api.collector.machine_records())
 }
 
-/// `GET /health`: needs no token, and says no more than that the program runs.
-pub(super) async fn health(_: Api, _: Request) -> Response {
-    json(
-        StatusCode::OK,
-        &Health { status: "ok".to_owned(), error: None, state: None, config_warnings: Vec::new() },
-    )
+/// `GET /health`: needs no token, and says no more than that the program runs and whether its store works. That the store
+/// is away is no reason to restart the warden.
+pub(super) async fn health(api: Api, _: Request) -> Response {
+    let is_away = api.collector.store_state().borrow().error().is_some();
+    let health = Health {
+        status: "ok".to_owned(),
+        error: None,
+        state: None,
+        store: is_away.then(|| "away".to_owned()),
+        config_warnings: Vec::new(),
+    };
+    json(StatusCode::OK, &health)
 }

@@ -317,6 +317,8 @@ async function poll() {
   if (document.hidden) return;
   try {
     await readMachines();
+    const health = await (await fetch("/health")).json();
+    shows(byId("store-away"), health.store === "away");
     connection.hear();
   } catch { /* the connection's state says it */ }
 }

@@ -15,7 +15,7 @@ use super::draft::Draft;
 use super::prompt::{Prompt, PromptError};
 use crate::config::{Config, Configuration, DEFAULT_PORT, web_url};
 
-const DEFAULT_STATE: &str = "/var/lib/evenkeel-warden/warden-state.json";
+const DEFAULT_STATE: &str = "/var/lib/evenkeel-warden";
 /// Length of a generated token, before it is made text.
 const TOKEN_BYTES: usize = 32;
 
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
             format!("  listens on    {}", self.listens()),
             format!("  people need   {}", self.describe_token(&self.draft.api("token"))),
             format!(
-                "  state file    {}",
+                "  state folder  {}",
                 state.unwrap_or_else(|| "none: entries are forgotten at a restart".to_owned())
             ),
         ];
@@ -223,18 +223,16 @@ impl<'a> Session<'a> {
         };
         loop {
             let answer = prompt
-                .text("File that keeps the last entries over a restart (\"none\" for no file)", default)?;
+                .text("Folder that keeps the entries over a restart (\"none\" for no folder)", default)?;
             if answer == "none" {
                 self.draft.set_api("state_path", json!(null));
                 return Ok(());
             }
-            if Path::new(&answer).is_absolute() && !Path::new(&answer).is_dir() {
+            if Path::new(&answer).is_absolute() {
                 self.draft.set_api("state_path", json!(answer));
                 return Ok(());
             }
-            prompt.say(
-                "Please give the absolute path of a file, for example /var/lib/evenkeel-warden/warden-state.json.",
-            )?;
+            prompt.say("Please give the absolute path of a folder, for example /var/lib/evenkeel-warden.")?;
         }
     }
 

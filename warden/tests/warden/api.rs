@@ -8,7 +8,7 @@ use crate::support::{A, API_TOKEN, B, TestWarden, body, count, entry, header, po
 async fn an_entry_is_accepted_kept_and_streamed() {
     let warden = TestWarden::start();
     let answer = warden.post(A, &entry(1)).await;
-    assert_eq!((status(&answer), body(&answer)), (200, r#"{"status":"accepted"}"#));
+    assert_eq!((status(&answer), body(&answer)), (200, r#"{"status":"accepted","fleet":0}"#));
     let mut stream = warden.connect().await;
     stream.write(format!("GET /events?token={API_TOKEN} HTTP/1.1\r\nhost: w\r\n\r\n").as_bytes()).await;
     let first = stream.until("entry 1").await;
@@ -33,12 +33,13 @@ async fn entries_of_a_mixed_fleet_are_kept_field_by_field() {
     for (token, id, sent) in [
         (A, "a", include_str!("../../../common/tests/golden/pushed.json")),
         (B, "b", include_str!("../../../common/tests/golden/pushed_by_predecessor.json")),
+        (A, "a", include_str!("../../../common/tests/golden/pushed_with_epoch.json")),
     ] {
         assert_eq!(status(&warden.post(token, sent).await), 200);
         let mut expected: Value = serde_json::from_str(sent).expect("a golden file");
         expected.as_object_mut().expect("an object").remove("something_else");
         expected["agent"] = json!(id);
-        let (lines, ..) = warden.fleet.snapshot();
+        let lines = warden.collector.recent(usize::MAX);
         let kept: Value = serde_json::from_str(lines.last().expect("an entry")).expect("JSON");
         assert_eq!(kept, expected);
     }
@@ -78,7 +79,7 @@ async fn repeats_are_stored_once_and_gaps_are_shown_until_they_close() {
     let warden = TestWarden::start();
     for seq in [1, 2, 2, 1, 6, 6] {
         let answer = warden.post(A, &entry(seq)).await;
-        assert_eq!(body(&answer), r#"{"status":"accepted"}"#, "a repeat is accepted too");
+        assert_eq!(body(&answer), r#"{"status":"accepted","fleet":0}"#, "a repeat is accepted too");
     }
     let machines = |answer: String| serde_json::from_str::<Value>(body(&answer)).unwrap();
     let ask = || warden.get("/machines", "cookie: token=0123456789abcdef-people\r\n");
@@ -125,6 +126,96 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(answers.matches("HTTP/1.1 200").count(), 21, "{answers}");
     assert_eq!(answers.matches("HTTP/1.1 401").count(), 20);
     assert_eq!(count(&warden, 0), 20);
-    assert_eq!(warden.fleet.machine_records()[0].missing, 0);
+    assert_eq!(warden.collector.machine_records()[0].missing, 0);
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn an_array_is_taken_whole_and_what_is_no_entry_is_named() {
+    let warden = TestWarden::start();
+    let batch = |entries: &[String]| format!("[{}]", entries.join(","));
+    let many: Vec<String> = (1..=500).map(entry).collect();
+    assert_eq!(body(&warden.post(A, &batch(&many)).await), r#"{"status":"accepted","fleet":0}"#);
+    let mixed = [entry(501), "{}".to_owned(), "7".to_owned(), entry(502), entry(1)];
+    let answer = warden.post(A, &format!("  {}", batch(&mixed))).await;
+    let reply: Value = serde_json::from_str(body(&answer)).unwrap();
+    assert_eq!((status(&answer), &reply["status"]), (200, &json!("accepted")));
+    let rejected: Vec<_> =
+        reply["rejected"].as_array().unwrap().iter().map(|one| one["index"].clone()).collect();
+    assert_eq!(rejected, [1, 2]);
+    assert_eq!(warden.collector.machine_records()[0].counts_by_level.info, 502);
+    for (wrong, why) in
+        [("[]", "the array is empty"), ("[1,", "EOF"), (&batch(&vec![entry(1); 501]), "allowed: up to 500")]
+    {
+        let answer = warden.post(A, wrong).await;
+        assert_eq!(status(&answer), 400);
+        assert!(answer.contains(why), "{answer}");
+    }
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn the_history_is_searched_page_by_page_by_those_who_may() {
+    let warden = TestWarden::start();
+    for seq in 1..=30 {
+        warden.post(if seq % 3 == 0 { B } else { A }, &entry(seq)).await;
+    }
+    let people = format!("authorization: Bearer {API_TOKEN}\r\n");
+    let ask = async |query: &str| {
+        let answer = warden.get(&format!("/history{query}"), &people).await;
+        assert_eq!(status(&answer), 200, "{answer}");
+        serde_json::from_str::<Value>(body(&answer)).unwrap()
+    };
+    let messages = |page: &Value| {
+        let entries = page["entries"].as_array().unwrap().clone();
+        entries.iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = ask("?machine=b&limit=4").await;
+    assert_eq!(messages(&first), ["entry 30", "entry 27", "entry 24", "entry 21"]);
+    let next = first["next"].as_u64().unwrap();
+    let rest = ask(&format!("?machine=b&before={next}&limit=9999")).await;
+    assert_eq!((messages(&rest).len(), &rest["next"]), (6, &Value::Null));
+    assert_eq!(messages(&ask("?q=ENTRY%207").await), ["entry 7"]);
+    assert_eq!(messages(&ask("?level=critical").await), Vec::<String>::new());
+    for (wrong, why) in
+        [("limit=0", "limit is not"), ("before=x", "before is not"), ("since=yesterday", "since is not")]
+    {
+        let answer = warden.get(&format!("/history?{wrong}"), &people).await;
+        assert_eq!(status(&answer), 400);
+        assert!(answer.contains(why), "{answer}");
+    }
+    assert_eq!(status(&warden.get("/history", "").await), 401);
+    assert_eq!(status(&warden.get("/history", &format!("authorization: Bearer {A}\r\n")).await), 401);
+    warden.finish().await;
+}
+
+/// Eight readers that take their time, and more entries than are kept in memory: each gets every one, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_is_served_from_the_store_and_misses_nothing() {
+    const COUNT: u64 = 20_000;
+    let warden = TestWarden::start();
+    assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
+    // HTTP/1.0 has no chunks, whose sizes would stand between the frames' lines.
+    let follow = format!("GET /events HTTP/1.0\r\nhost: w\r\ncookie: token={API_TOKEN}\r\n\r\n");
+    let mut readers = Vec::new();
+    for _ in 0..8 {
+        let mut reader = warden.connect().await;
+        reader.write(follow.as_bytes()).await;
+        reader.until("entry 1\"").await;
+        readers.push(reader);
+    }
+    for first in (2..=COUNT).step_by(500) {
+        let batch: Vec<String> = (first..(first + 500).min(COUNT + 1)).map(entry).collect();
+        assert_eq!(status(&warden.post(A, &format!("[{}]", batch.join(","))).await), 200);
+    }
+    for mut reader in readers {
+        let seen = reader.until(&format!("entry {COUNT}\"")).await;
+        let ids: Vec<u64> = seen.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
+        let gap = ids.windows(2).find(|pair| pair[1] != pair[0] + 1);
+        assert_eq!(gap, None, "each once, ascending");
+        let first = seen.find("entry ").map(|at| seen[at..].chars().take(12).collect::<String>());
+        assert_eq!(ids.len() as u64, COUNT - 1, "{first:?}");
+        assert!(!seen.contains("missed"));
+    }
     warden.finish().await;
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::MachineRecord;
-use evenkeel_warden::fleet::SavedState;
 use evenkeel_warden::heartbeat::{Heartbeat, MAX_CONCURRENT};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::support::{self, eventually, lines, new_fleet};
+use crate::support::{self, eventually, in_memory, lines, new_collector};
 
 fn state_of<'a>(records: &'a [MachineRecord], id: &str) -> &'a MachineRecord {
     records.iter().find(|record| record.id == id).unwrap()
@@ -79,17 +78,19 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
         ("gone", gone),
     ];
     let ids: Vec<&str> = all.iter().map(|(id, _)| *id).collect();
-    let fleet = new_fleet(&ids, SavedState::default());
+    let (collector, collecting) = new_collector(&ids, in_memory());
     let stop = CancellationToken::new();
+    tasks.spawn("collector", collecting.run(stop.clone()));
     let agents: Vec<_> = all.iter().map(|(id, url)| (*id, url.clone(), "t")).collect();
-    let heartbeat = Heartbeat::new(support::config(&agents, &stop), fleet.clone()).unwrap();
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
     let heartbeat = heartbeat.every(Duration::from_millis(200));
     let started = Instant::now();
     tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
-    eventually("the good agent", || state_of(&fleet.machine_records(), "good").online == Some(true)).await;
+    eventually("the good agent", || state_of(&collector.machine_records(), "good").online == Some(true))
+        .await;
     assert!(started.elapsed() < Duration::from_secs(4), "nobody waits for the hostile ones");
-    eventually("all", || fleet.machine_records().iter().all(|record| record.online.is_some())).await;
-    let records = fleet.machine_records();
+    eventually("all", || collector.machine_records().iter().all(|record| record.online.is_some())).await;
+    let records = collector.machine_records();
     for record in &records {
         let expected = matches!(record.id.as_str(), "good" | "sick");
         assert_eq!(record.online, Some(expected), "{record:?}");
@@ -105,14 +106,17 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
     assert!(refused.starts_with("cannot connect: ") && !refused.contains("secret"), "{refused}");
 
     // Only changes are entries: one for each that is offline, none for those that are not.
-    let kinds: Vec<_> = lines(&fleet).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
+    let kinds: Vec<_> =
+        lines(&collector).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["agent_offline"; 7]);
     good.reset().await;
-    eventually("good to be away", || state_of(&fleet.machine_records(), "good").online == Some(false)).await;
+    eventually("good to be away", || state_of(&collector.machine_records(), "good").online == Some(false))
+        .await;
     let back = Mock::given(method("GET")).respond_with(ResponseTemplate::new(204));
     back.mount(&good).await;
-    eventually("good to be back", || state_of(&fleet.machine_records(), "good").online == Some(true)).await;
-    let last = lines(&fleet).pop().unwrap();
+    eventually("good to be back", || state_of(&collector.machine_records(), "good").online == Some(true))
+        .await;
+    let last = lines(&collector).pop().unwrap();
     assert_eq!((last["event"].as_str(), last["agent"].as_str()), (Some("agent_online"), Some("good")));
     assert_eq!((last["service"].as_str(), last["level"].as_str()), (Some("warden"), Some("info")));
     stop.cancel();
@@ -143,15 +147,16 @@ async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answe
     });
     let ids: Vec<String> = (0..1500).map(|n| format!("agent-{n}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let fleet = new_fleet(&ids, SavedState::default());
+    let (collector, collecting) = new_collector(&ids, in_memory());
     let stop = CancellationToken::new();
+    tasks.spawn("collector", collecting.run(stop.clone()));
     let agents: Vec<_> = ids.iter().map(|id| (*id, url.clone(), "t")).collect();
     // So short an interval makes the probes start faster than they are answered.
-    let heartbeat = Heartbeat::new(support::config(&agents, &stop), fleet.clone()).unwrap();
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
     tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(1)).run(stop.clone()));
-    eventually("all", || fleet.machine_records().iter().all(|record| record.online.is_some())).await;
-    assert!(fleet.machine_records().iter().all(|record| record.online == Some(true)));
-    assert_eq!(lines(&fleet), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
+    eventually("all", || collector.machine_records().iter().all(|record| record.online.is_some())).await;
+    assert!(collector.machine_records().iter().all(|record| record.online == Some(true)));
+    assert_eq!(lines(&collector), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
     assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT, "{most:?}");
     stop.cancel();
     tasks.finish(Duration::ZERO).await;

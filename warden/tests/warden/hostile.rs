@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_warden::fleet::{SavedState, entry as parser};
+use evenkeel_warden::fleet::entry as parser;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -76,7 +76,8 @@ async fn two_thousand_stalled_bodies_are_not_kept_and_people_and_agents_are_serv
 #[tokio::test]
 async fn malformed_and_oversized_bodies_are_refused_and_harm_nobody() {
     let warden = TestWarden::start();
-    for wrong in ["", "null", "{}", "[1]", "{\"timestamp\":", "\u{0}", "{\"timestamp\":\"now\"}"] {
+    for wrong in ["", "null", "{}", "[]", "[1", "[{}", "{\"timestamp\":", "\u{0}", "{\"timestamp\":\"now\"}"]
+    {
         assert_refused(&warden.post(A, wrong).await, 400);
     }
     let large = format!(r#"{{"x":"{}"}}"#, "a".repeat(1024 * 1024));
@@ -110,7 +111,7 @@ async fn slow_clients_hold_nobody_up() {
     let mut limits = evenkeel_warden::http::limits();
     limits.header_time = Duration::from_millis(300);
     limits.body_time = Duration::from_millis(300);
-    let warden = TestWarden::with(limits, SavedState::default());
+    let warden = TestWarden::with(limits);
     let mut heads = Vec::new();
     let mut bodies = Vec::new();
     for _ in 0..200 {
@@ -191,7 +192,7 @@ async fn no_body_brings_the_warden_down() {
         }
         if let Ok(entry) = parser::parse(&text, "a") {
             assert_eq!(entry.agent, "a");
-            warden.fleet.store(&entry);
+            warden.collector.store(vec![entry]).await.unwrap();
             entries += 1;
         }
     }

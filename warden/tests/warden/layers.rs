@@ -4,12 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the top. Modules of one layer do not import each other.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 9] = [
     &["cli"],
     &["app"],
-    &["http", "heartbeat", "state_file"],
+    &["http", "heartbeat"],
     &["reload"],
-    &["fleet", "wizard"],
+    &["collector", "wizard"],
+    &["keep"],
+    &["fleet"],
     &["auth"],
     &["config"],
 ];

@@ -6,6 +6,7 @@ mod api;
 mod auth;
 mod heartbeat;
 mod hostile;
+mod keep;
 mod layers;
-mod state_file;
 mod support;
+mod takeover;

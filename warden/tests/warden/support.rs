@@ -8,9 +8,11 @@ use evenkeel_common::clock::SystemClock;
 use evenkeel_common::http::{self, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_warden::config::{AgentConfig, Config};
-use evenkeel_warden::fleet::{Fleet, SavedState};
+use evenkeel_warden::collector::{Collector, Task};
+use evenkeel_warden::config::{AgentConfig, Config, StoreConfig};
 use evenkeel_warden::http::{Api, Metrics, bodies, limits, request_limiter, routes, stream_limiter};
+use evenkeel_warden::keep::embedded::Embedded;
+use evenkeel_warden::keep::{Keep, Retention};
 use evenkeel_warden::reload::{ActiveConfig, ConfigReceiver};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// A warden that runs.
 pub(crate) struct TestWarden {
     pub(crate) at: SocketAddr,
-    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) collector: Arc<Collector>,
     pub(crate) stop: CancellationToken,
     /// Limit on requests of agents.
     pub(crate) requests: Limiter<String>,
@@ -44,27 +46,30 @@ pub(crate) struct TestWarden {
 
 impl TestWarden {
     pub(crate) fn start() -> Self {
-        Self::with(limits(), SavedState::default())
+        Self::with(limits())
     }
 
-    pub(crate) fn with(limits: Limits, saved: SavedState) -> Self {
-        Self::of(limits, saved, API_TOKEN, AGENT_TOKENS)
+    pub(crate) fn with(limits: Limits) -> Self {
+        Self::of(limits, in_memory(), API_TOKEN, AGENT_TOKENS)
+    }
+
+    pub(crate) fn with_store(keep: Arc<dyn Keep>) -> Self {
+        Self::of(limits(), keep, API_TOKEN, AGENT_TOKENS)
     }
 
     pub(crate) fn with_tokens(api_token: &str, agents: [(&str, &str); 2]) -> Self {
-        Self::of(limits(), SavedState::default(), api_token, agents)
+        Self::of(limits(), in_memory(), api_token, agents)
     }
 
-    fn of(limits: Limits, saved: SavedState, api_token: &str, agents: [(&str, &str); 2]) -> Self {
-        let ids = || AGENT_TOKENS.iter().map(|(id, _)| (*id).to_owned());
-        let fleet = Arc::new(Fleet::new(ids(), saved, Arc::new(SystemClock)));
+    fn of(limits: Limits, keep: Arc<dyn Keep>, api_token: &str, agents: [(&str, &str); 2]) -> Self {
+        let (collector, task) = new_collector(&AGENT_TOKENS.map(|(id, _)| id), keep);
         let stop = CancellationToken::new();
         let agents = agents.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
         let requests = request_limiter();
         let bodies = bodies(limits);
         let api = Api {
             config: config_with(api_token, &agents, &stop),
-            fleet: fleet.clone(),
+            collector: collector.clone(),
             streams: stream_limiter(),
             requests: requests.clone(),
             bodies: bodies.clone(),
@@ -75,8 +80,9 @@ impl TestWarden {
         let listeners = http::bind(&["127.0.0.1:0".to_owned()]).expect("a free port");
         let at = listeners[0].local_addr().expect("it listens");
         let tasks = TaskSet::new();
+        tasks.spawn("collector", task.run(stop.clone()));
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, fleet, stop, requests, bodies, tasks }
+        Self { at, collector, stop, requests, bodies, tasks }
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -124,6 +130,7 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
         addresses: Vec::new(),
         token: Secret::new(api_token),
         state_path: None,
+        store: StoreConfig::default(),
         agents: agents.collect(),
         warnings: Vec::new(),
     };
@@ -168,7 +175,9 @@ impl Client {
         let mut bytes = Vec::new();
         let read = timeout(TIMEOUT, async {
             let mut buffer = [0; 8192];
-            while !String::from_utf8_lossy(&bytes).contains(wanted) {
+            let mut from = 0;
+            while !String::from_utf8_lossy(&bytes[from..]).contains(wanted) {
+                from = bytes.len().saturating_sub(wanted.len());
                 let count = self.0.read(&mut buffer).await.expect("a connection");
                 assert!(count > 0, "ended before {wanted:?}: {}", String::from_utf8_lossy(&bytes));
                 bytes.extend_from_slice(&buffer[..count]);
@@ -209,7 +218,7 @@ pub(crate) fn assert_refused(answer: &str, code: u16) {
 }
 
 pub(crate) fn count(warden: &TestWarden, agent: usize) -> u64 {
-    warden.fleet.machine_records()[agent].counts_by_level.total()
+    warden.collector.machine_records()[agent].counts_by_level.total()
 }
 
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -220,10 +229,16 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn new_fleet(ids: &[&str], saved: SavedState) -> Arc<Fleet> {
-    Arc::new(Fleet::new(ids.iter().map(|id| (*id).to_owned()), saved, Arc::new(SystemClock)))
+/// A store in memory.
+pub(crate) fn in_memory() -> Arc<dyn Keep> {
+    Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap())
 }
 
-pub(crate) fn lines(fleet: &Fleet) -> Vec<Value> {
-    fleet.snapshot().0.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+pub(crate) fn new_collector(ids: &[&str], keep: Arc<dyn Keep>) -> (Arc<Collector>, Task) {
+    let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
+    Collector::new(keep, ids.iter().map(|id| (*id).to_owned()), retention, Arc::new(SystemClock))
+}
+
+pub(crate) fn lines(collector: &Collector) -> Vec<Value> {
+    collector.recent(usize::MAX).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

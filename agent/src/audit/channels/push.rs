@@ -51,7 +51,7 @@ impl Render for Push {
             .client
             .post(self.url.clone())
             .header(AUTHORIZATION, self.authorization.clone())
-            .json(&PushedEntry { entry: entry.clone(), seq, agent: None });
+            .json(&PushedEntry { entry: entry.clone(), seq, epoch: None, image: None, agent: None });
         Delivery::request(&self.client, request)
     }
 }

@@ -1,14 +1,28 @@
-//! The format: one record a line, each with a checksum. Later records replace earlier ones about the same thing.
+//! What an earlier version has kept in a file of JSON, taken over once (DECISIONS 8).
+//!
+//! That file was where the store's folder is now, or in it. It is a log of records, one a line, each with a checksum; the
+//! first version was one object. A line that is unusable costs itself only.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 
+use evenkeel_common::file;
 use evenkeel_common::wire::FleetEntry;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use jiff::Timestamp;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::fleet::{Changes, Machine, PERSISTED_ENTRIES, SavedState};
+use crate::fleet::Machine;
+
+/// Name of the file.
+const FILE: &str = "warden-state.json";
+/// A larger file is not ours.
+const MAX_BYTES: u64 = 256 * 1024 * 1024;
+/// How many entries that version kept.
+const MAX_ENTRIES: usize = 200;
 
 /// Version of the first format, one JSON object, which can still be read.
 const OLD_VERSION: u32 = 1;
@@ -32,15 +46,96 @@ enum Record {
     Stopped(u64),
 }
 
-/// One line as it is written.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum RecordRef<'a> {
-    Version(u32),
-    Entry(u64, &'a RawValue),
-    Machine(&'a Machine),
-    Next(u64),
-    Stopped(u64),
+/// The state that an earlier version kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct SavedState {
+    /// Version of the file's format.
+    pub version: u32,
+    /// Whether it was saved on shutdown, so that nothing was stored after it.
+    pub is_complete: bool,
+    /// Id of the next entry.
+    pub next_id: u64,
+    /// The last entries, oldest first.
+    pub entries: Vec<FleetEntry>,
+    /// State of each agent.
+    pub machines: Vec<Machine>,
+}
+
+/// Makes the folder of the store. A file in its place is the one to take over: it is moved into the folder.
+pub(super) fn make_room(folder: &Path) -> io::Result<()> {
+    let before = folder.with_added_extension("before");
+    if folder.is_file() {
+        fs::rename(folder, &before)?;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if before.is_file() {
+        fs::rename(&before, folder.join(FILE))?;
+    }
+    Ok(())
+}
+
+/// Reads what there is to take over. A file that cannot be used is set aside, and the log says so.
+pub(super) fn load(folder: &Path, now: Timestamp) -> Option<SavedState> {
+    let path = folder.join(FILE);
+    // A folder of that name is a store of its own, as configurations of before have it.
+    if path.is_dir() {
+        return None;
+    }
+    let error = match read(&path) {
+        Ok((state, 0)) => {
+            tracing::info!(path = %path.display(), entries = state.entries.len(), "taking over an earlier version's state");
+            return Some(state);
+        }
+        Ok((state, damaged)) => {
+            let moved = move_aside(&path, now);
+            tracing::error!(
+                "STATE DAMAGED: {} of {} cannot be used; the rest is, and {moved}",
+                if damaged == 1 { "1 line".to_owned() } else { format!("{damaged} lines") },
+                path.display(),
+            );
+            return Some(state);
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => error,
+    };
+    let moved = move_aside(&path, now);
+    tracing::error!(
+        "STATE LOST: {} cannot be used ({error}); {moved}, and the warden starts without it",
+        path.display()
+    );
+    None
+}
+
+fn move_aside(path: &Path, now: Timestamp) -> String {
+    match file::move_aside(path, now) {
+        Ok(aside) => format!("it was moved to {}", aside.display()),
+        Err(error) => format!("it cannot be moved aside ({error})"),
+    }
+}
+
+/// Puts the file where it is not read again, once its content is in the store.
+pub(super) fn set_aside(folder: &Path) {
+    let path = folder.join(FILE);
+    if path.is_dir() {
+        return;
+    }
+    match fs::rename(&path, path.with_added_extension("taken-over")) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "the state of an earlier version cannot be moved aside");
+        }
+        _ => {}
+    }
+}
+
+fn read(path: &Path) -> io::Result<(SavedState, usize)> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(io::Error::other("it is too large"));
+    }
+    parse(&fs::read(path)?)
 }
 
 /// Parses a file: the state, and how many lines are unusable. A last line that a crash cut short is not one of these.
@@ -93,7 +188,7 @@ impl Parser {
             Record::Entry(id, entry) if id < MAX_ID => {
                 self.next_id = self.next_id.max(id + 1);
                 self.entries.insert(id, *entry);
-                if self.entries.len() > PERSISTED_ENTRIES {
+                if self.entries.len() > MAX_ENTRIES {
                     self.entries.pop_first();
                 }
             }
@@ -142,34 +237,4 @@ fn parse_line(line: &[u8]) -> Option<Record> {
 
 fn checksum(text: &[u8]) -> String {
     hex::encode(&Sha256::digest(text)[..CHECKSUM_DIGITS / 2])
-}
-
-/// The first line of a file.
-pub(super) fn header() -> io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    write_line(&mut out, &RecordRef::Version(VERSION))?;
-    Ok(out)
-}
-
-/// The lines for `changes`; the last one says whether the program stops here.
-pub(super) fn lines(changes: &Changes, is_last: bool) -> io::Result<Vec<u8>> {
-    let mut out = Vec::new();
-    for machine in &changes.machines {
-        write_line(&mut out, &RecordRef::Machine(machine))?;
-    }
-    for (id, entry) in &changes.entries {
-        write_line(&mut out, &RecordRef::Entry(*id, serde_json::from_str(entry)?))?;
-    }
-    let next = changes.next_id;
-    write_line(&mut out, &if is_last { RecordRef::Stopped(next) } else { RecordRef::Next(next) })?;
-    Ok(out)
-}
-
-fn write_line(out: &mut Vec<u8>, record: &RecordRef<'_>) -> io::Result<()> {
-    let text = serde_json::to_vec(record)?;
-    out.extend_from_slice(checksum(&text).as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(&text);
-    out.push(b'\n');
-    Ok(())
 }

@@ -1,0 +1,222 @@
+//! The task: commits in batches, follows the store, and removes what is too old.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use evenkeel_common::sse;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Collector, Job, StoreState};
+use crate::keep::{Duty, KeepError, MAX_PAGE, Position, Query, Retention};
+
+/// Changes that are committed together at most.
+const MAX_BATCH: usize = 4096;
+/// Time between the starts of two commits: what comes meanwhile goes together. The first one waits for nothing.
+const PACE: Duration = Duration::from_millis(10);
+/// The store is read again after this time, whatever hints have come (DECISIONS 8).
+const REREAD: Duration = Duration::from_secs(5);
+/// Time that the first reading may take before requests are answered.
+const PREPARATION: Duration = Duration::from_secs(5);
+/// Time between two looks at what is too old, and between two removals while there is more.
+const RETENTION: Duration = Duration::from_mins(1);
+const NEXT_REMOVAL: Duration = Duration::from_millis(200);
+
+/// The task's state.
+pub struct Task {
+    collector: Arc<Collector>,
+    jobs: mpsc::Receiver<Job>,
+    retention: Retention,
+    /// How far the store has been read; `None` before the first time.
+    position: Option<Position>,
+}
+
+impl Task {
+    pub(super) fn new(collector: Arc<Collector>, jobs: mpsc::Receiver<Job>, retention: Retention) -> Self {
+        Self { collector, jobs, retention, position: None }
+    }
+
+    /// Reads the store for the first time, so that nobody sees a view that is empty for no reason. A store that does not
+    /// answer soon is read later.
+    pub async fn prepare(&mut self) {
+        let _ = timeout(PREPARATION, self.catch_up()).await;
+    }
+
+    /// Works until `stop` is cancelled; what has come by then is stored.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut hints = self.collector.keep.hints();
+        self.catch_up().await;
+        let mut paced = Instant::now();
+        let (mut reread, mut retention) = (paced + REREAD, paced + RETENTION);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = sleep_until(reread) => {
+                    self.catch_up().await;
+                    self.probe().await;
+                }
+                Ok(()) = hints.changed() => {
+                    hints.mark_unchanged();
+                    self.catch_up().await;
+                }
+                () = sleep_until(retention) => {
+                    retention = Instant::now() + if self.remove().await { NEXT_REMOVAL } else { RETENTION };
+                    continue;
+                }
+                Some(job) = self.next_job(paced) => {
+                    paced = Instant::now() + PACE;
+                    self.commit(job).await;
+                }
+            }
+            reread = Instant::now() + REREAD;
+        }
+        self.jobs.close();
+        while let Ok(job) = self.jobs.try_recv() {
+            self.commit(job).await;
+        }
+    }
+
+    async fn next_job(&mut self, paced: Instant) -> Option<Job> {
+        sleep_until(paced).await;
+        self.jobs.recv().await
+    }
+
+    /// Commits this job and those that wait behind it.
+    async fn commit(&mut self, first: Job) {
+        let mut changes = first.changes;
+        let mut waiting = vec![(changes.len(), first.done)];
+        while changes.len() < MAX_BATCH {
+            let Ok(job) = self.jobs.try_recv() else { break };
+            waiting.push((job.changes.len(), job.done));
+            changes.extend(job.changes);
+        }
+        let (keep, now) = (&self.collector.keep, self.collector.clock.now());
+        let started = Instant::now();
+        let committed = keep.commit(changes, now).await;
+        self.note_write(&committed, started.elapsed());
+        if committed.is_ok() {
+            self.catch_up().await;
+        }
+        let mut rest = committed.as_deref().unwrap_or_default();
+        for (count, done) in waiting {
+            let answer = match &committed {
+                Ok(_) => {
+                    let (mine, others) = rest.split_at(count.min(rest.len()));
+                    rest = others;
+                    Ok(mine.to_vec())
+                }
+                Err(error) => Err(error.clone()),
+            };
+            // Whoever asked may have gone; the entries are stored all the same.
+            let _ = done.send(answer);
+        }
+    }
+
+    /// Finds out whether a store that could not be written can be.
+    async fn probe(&self) {
+        if self.collector.store.borrow().write.is_none() {
+            return;
+        }
+        let started = Instant::now();
+        let committed = self.collector.keep.commit(Vec::new(), self.collector.clock.now()).await;
+        self.note_write(&committed, started.elapsed());
+    }
+
+    /// Reads what is new in the store into the view.
+    async fn catch_up(&mut self) {
+        let read = self.try_catch_up().await;
+        if read.is_ok() {
+            *self.collector.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        let error = read.err().map(|error| error.0);
+        self.note(|state| state.read = error);
+    }
+
+    async fn try_catch_up(&mut self) -> Result<(), KeepError> {
+        let keep = self.collector.keep.clone();
+        let mut position = match self.position {
+            Some(position) => position,
+            None => self.load().await?,
+        };
+        loop {
+            let news = keep.news(position, MAX_PAGE).await?;
+            position = news.position;
+            self.position = Some(position);
+            let is_all = news.entries.len() < MAX_PAGE;
+            for entry in news.entries {
+                self.collector.entries.append_as(entry.id, entry.line.into());
+            }
+            let mut machines = self.collector.lock();
+            news.machines.into_iter().for_each(|machine| machines.update(machine));
+            if is_all {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins the view with the last entries.
+    async fn load(&self) -> Result<Position, KeepError> {
+        let query = Query { limit: sse::REPLAY, ..Query::default() };
+        let last = self.collector.keep.history(&query).await?.entries;
+        for entry in last.iter().rev() {
+            self.collector.entries.append_as(entry.id, entry.line.as_str().into());
+        }
+        Ok(Position { entry: last.first().map_or(0, |entry| entry.id), revision: 0 })
+    }
+
+    /// Removes some of what is too old or too much, where that is this warden's duty; whether there may be more.
+    async fn remove(&mut self) -> bool {
+        let keep = &self.collector.keep;
+        let removed = match keep.hold(Duty::Retention).await {
+            Ok(true) => keep.retain(self.retention, self.collector.clock.now()).await,
+            Ok(false) => Ok(0),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok(count) => {
+                self.collector.counters.removed.fetch_add(count, Ordering::Relaxed);
+                count > 0
+            }
+            Err(error) => {
+                tracing::warn!(%error, "old entries were not removed");
+                false
+            }
+        }
+    }
+
+    fn note_write<T>(&self, outcome: &Result<T, KeepError>, time: Duration) {
+        let counters = &self.collector.counters;
+        if outcome.is_ok() {
+            counters.commits.fetch_add(1, Ordering::Relaxed);
+            let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            counters.commit_micros.fetch_add(micros, Ordering::Relaxed);
+        }
+        let error = outcome.as_ref().err().map(|error| error.0.clone());
+        self.note(|state| state.write = error);
+    }
+
+    /// Notes how the store is. That it is away is logged once for each reason.
+    fn note(&self, change: impl FnOnce(&mut StoreState)) {
+        let state = &self.collector.store;
+        let before = state.borrow().clone();
+        let mut now = before.clone();
+        change(&mut now);
+        if now.error().is_some() {
+            self.collector.counters.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if now == before {
+            return;
+        }
+        match (before.error(), now.error()) {
+            (was, Some(error)) if was != Some(error) => {
+                tracing::error!(error, "the store is away; agents keep their entries until it is back");
+            }
+            (Some(_), None) => tracing::info!("the store is back"),
+            _ => {}
+        }
+        state.send_replace(now);
+    }
+}

@@ -1,0 +1,96 @@
+//! `GET /history`: what is kept, newest first, page by page (DECISIONS 8).
+
+use std::str::FromStr;
+
+use evenkeel_common::http::{Request, Response, StatusCode, error};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use jiff::Timestamp;
+
+use super::Api;
+use super::ingest::store_away;
+use crate::keep::{MAX_PAGE, Page, Query};
+
+const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
+
+pub(super) async fn history(api: Api, request: Request) -> Response {
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
+    }
+    let query = match query(&request) {
+        Ok(query) => query,
+        Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
+    };
+    match api.collector.keep().history(&query).await {
+        Ok(page) => {
+            let mut response = Response::new(body(&page).into());
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        Err(fault) => store_away(&fault),
+    }
+}
+
+/// What is asked for. An empty parameter asks nothing.
+fn query(request: &Request) -> Result<Query, String> {
+    let text = |name: &str| request.query.get(name).filter(|value| !value.is_empty()).cloned();
+    let limit = match text("limit") {
+        None => Query::default().limit,
+        Some(value) => match value.parse::<u64>() {
+            Ok(limit) if limit > 0 => usize::try_from(limit).unwrap_or(MAX_PAGE).min(MAX_PAGE),
+            _ => return Err("limit is not a positive integer".to_owned()),
+        },
+    };
+    Ok(Query {
+        machine: text("machine"),
+        service: text("service"),
+        image: text("image"),
+        event: text("event"),
+        level: text("level"),
+        text: text("q"),
+        since: parsed::<Timestamp>(text("since"), "since is not a time like 2026-01-02T03:04:05Z")?,
+        until: parsed::<Timestamp>(text("until"), "until is not a time like 2026-01-02T03:04:05Z")?,
+        before: parsed::<u64>(text("before"), "before is not an entry's id")?.unwrap_or(u64::MAX),
+        limit,
+    })
+}
+
+fn parsed<T: FromStr>(value: Option<String>, fault: &str) -> Result<Option<T>, String> {
+    value.map(|value| value.parse().map_err(|_| fault.to_owned())).transpose()
+}
+
+/// The page as JSON. The entries are JSON already; each gets its id as the first field.
+fn body(page: &Page) -> String {
+    let mut text = String::from("{\"entries\":[");
+    for (index, entry) in page.entries.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let fields = entry.line.strip_prefix('{').unwrap_or("}");
+        text.push_str(&format!("{comma}{{\"id\":{},{fields}", entry.id));
+    }
+    text.push(']');
+    if let Some(next) = page.next {
+        text.push_str(&format!(",\"next\":{next}"));
+    }
+    text.push('}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::HistoryPage;
+
+    use super::*;
+    use crate::keep::Stored;
+
+    #[test]
+    fn a_page_is_what_its_wire_type_says() {
+        let line = r#"{"timestamp":"2026-01-02T03:04:05Z","machine":"m","service":"web","event":"updated","message":"x","level":"info","agent":"a"}"#;
+        let entries = [9, 7].map(|id| Stored { id, line: line.to_owned() }).to_vec();
+        for next in [None, Some(7)] {
+            let text = body(&Page { entries: entries.clone(), next });
+            let page: HistoryPage = serde_json::from_str(&text).unwrap();
+            assert_eq!((page.entries.len(), page.entries[1].id, page.next), (2, 7, next));
+            assert_eq!(serde_json::to_string(&page).unwrap(), text);
+        }
+        assert_eq!(body(&Page::default()), r#"{"entries":[]}"#);
+    }
+}

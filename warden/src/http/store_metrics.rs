@@ -1,0 +1,53 @@
+//! Metrics of the store: whether it works, how much is in it, how long commits take, how far the view may be behind.
+
+use evenkeel_common::metrics::{flag, single};
+use jiff::Timestamp;
+use prometheus::proto::MetricFamily;
+
+use crate::collector::Figures;
+use crate::keep::Usage;
+
+/// What is known of the store now.
+pub(super) struct StoreFigures {
+    pub(super) is_up: bool,
+    pub(super) figures: Figures,
+    /// `None` while it is away.
+    pub(super) usage: Option<Usage>,
+    pub(super) now: Timestamp,
+}
+
+impl StoreFigures {
+    /// All of them.
+    pub(super) fn families(&self) -> Vec<MetricFamily> {
+        let one = |name: &str, help: &str, value: f64| {
+            single(&format!("evenkeel_warden_store_{name}"), help, value)
+        };
+        let figures = self.figures;
+        let mut families = vec![
+            one("up", "1 while the store can be read and written, else 0.", flag(self.is_up)),
+            one("commits_total", "Batches that the store has taken.", figures.commits as f64),
+            one("commit_seconds_total", "Time that these have taken.", figures.commit_micros as f64 / 1e6),
+            one("failures_total", "Calls of the store that failed.", figures.failures as f64),
+            one(
+                "removed_entries_total",
+                "Entries that were removed for age or size.",
+                figures.removed as f64,
+            ),
+            one("waiting_requests", "Requests that wait for the store.", figures.waiting as f64),
+            one("lag_seconds", "Time since the store was last read to its end.", figures.lag.as_secs_f64()),
+        ];
+        if let Some(usage) = self.usage {
+            families.push(one("entries", "Entries that are kept.", usage.entries as f64));
+            families.push(one("bytes", "Text of the entries that are kept.", usage.bytes as f64));
+            let age = |oldest| self.now.duration_since(oldest).as_secs_f64().max(0.0);
+            if let Some(oldest) = usage.oldest {
+                families.push(one(
+                    "oldest_entry_seconds",
+                    "Age of the oldest entry that is kept.",
+                    age(oldest),
+                ));
+            }
+        }
+        families
+    }
+}

@@ -1,0 +1,238 @@
+//! The tables, and everything that writes them. Each function is one transaction.
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::FleetEntry;
+use jiff::Timestamp;
+use redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
+
+use super::TableError;
+use super::import::SavedState;
+use crate::fleet::Machine;
+use crate::keep::fold::{agents, verdict};
+use crate::keep::query::Field;
+use crate::keep::{Change, Outcome, Retention, Verdict, fold};
+
+/// Counters by name.
+pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// Arrival in microseconds since 1970, and the line.
+pub(super) const ENTRIES: TableDefinition<u64, (i64, &str)> = TableDefinition::new("entries");
+/// Ids by field and value.
+pub(super) const INDEX: TableDefinition<(u8, &str, u64), ()> = TableDefinition::new("index");
+/// The revision of a machine's last change, and the machine as JSON, by agent.
+pub(super) const MACHINES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("machines");
+/// Agents by the revision of their last change.
+pub(super) const CHANGED: TableDefinition<(u64, &str), ()> = TableDefinition::new("changed");
+/// The revision of a value's last change, and the value, by name.
+pub(super) const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values");
+/// [`Verdict`]s by repository, digest and agent.
+pub(super) const VERDICTS: TableDefinition<(&str, &str, &str), &str> = TableDefinition::new("verdicts");
+
+/// Keys of [`META`].
+pub(super) const SCHEMA: &str = "schema";
+pub(super) const NEXT_ID: &str = "next_id";
+pub(super) const REVISION: &str = "revision";
+pub(super) const BYTES: &str = "bytes";
+/// Version of these tables.
+const SCHEMA_VERSION: u64 = 1;
+/// Entries that one transaction removes at most, so that nobody waits long for it.
+const REMOVED_AT_ONCE: usize = 2000;
+
+/// Makes the tables; whether the file was new.
+pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, TableError> {
+    let transaction = database.begin_write()?;
+    let is_new = {
+        let mut meta = transaction.open_table(META)?;
+        let schema = meta.get(SCHEMA)?.map(|schema| schema.value());
+        if let Some(version) = schema.filter(|version| *version > SCHEMA_VERSION) {
+            return Err(TableError::Content(format!(
+                "its version is {version}, made by a later evenkeel; this one knows up to {SCHEMA_VERSION}"
+            )));
+        }
+        if schema.is_none() {
+            meta.insert(SCHEMA, SCHEMA_VERSION)?;
+            // Greater than any id that a store before this one has given out: fewer than one entry a microsecond comes.
+            meta.insert(NEXT_ID, u64::try_from(now.as_microsecond()).unwrap_or(1).max(1))?;
+            meta.insert(REVISION, 0)?;
+            meta.insert(BYTES, 0)?;
+        }
+        schema.is_none()
+    };
+    if is_new {
+        transaction.open_table(ENTRIES)?;
+        transaction.open_table(INDEX)?;
+        transaction.open_table(MACHINES)?;
+        transaction.open_table(CHANGED)?;
+        transaction.open_table(VALUES)?;
+        transaction.open_table(VERDICTS)?;
+    }
+    transaction.commit()?;
+    Ok(is_new)
+}
+
+/// Takes over what an earlier version has kept.
+pub(super) fn import(database: &Database, saved: &SavedState, now: Timestamp) -> Result<(), TableError> {
+    let transaction = database.begin_write()?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        if saved.is_complete && saved.next_id > saved.entries.len() as u64 {
+            // Browsers go on where they were.
+            meta.insert(NEXT_ID, saved.next_id - saved.entries.len() as u64)?;
+        }
+    }
+    add(&transaction, &saved.entries, &saved.machines, now)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// [`crate::keep::Keep::commit`]
+pub(super) fn commit(
+    database: &Database,
+    changes: Vec<Change>,
+    now: Timestamp,
+) -> Result<Vec<Outcome>, TableError> {
+    let is_probe = changes.is_empty();
+    let transaction = database.begin_write()?;
+    let (machines, next_id) = {
+        let table = transaction.open_table(MACHINES)?;
+        let mut machines = BTreeMap::new();
+        for agent in agents(&changes) {
+            if let Some(row) = table.get(agent.as_str())? {
+                let machine: Machine = serde_json::from_str(row.value().1)?;
+                machines.insert(agent, machine);
+            }
+        }
+        (machines, counter(&transaction.open_table(META)?, NEXT_ID)?)
+    };
+    let folded = fold(changes, machines, next_id, now);
+    if folded.machines.is_empty() && !is_probe {
+        transaction.abort()?;
+    } else {
+        add(&transaction, &folded.entries, &folded.machines, now)?;
+        transaction.commit()?;
+    }
+    Ok(folded.outcomes)
+}
+
+fn add(
+    transaction: &WriteTransaction,
+    entries: &[FleetEntry],
+    machines: &[Machine],
+    now: Timestamp,
+) -> Result<(), TableError> {
+    let mut meta = transaction.open_table(META)?;
+    let mut table = transaction.open_table(ENTRIES)?;
+    let mut index = transaction.open_table(INDEX)?;
+    let mut verdicts = transaction.open_table(VERDICTS)?;
+    let (first, mut bytes) = (counter(&meta, NEXT_ID)?, counter(&meta, BYTES)?);
+    for (id, entry) in (first..).zip(entries) {
+        let line = serde_json::to_string(entry)?;
+        bytes += line.len() as u64;
+        table.insert(id, (now.as_microsecond(), line.as_str()))?;
+        for field in Field::ALL {
+            if let Some(value) = field.of(entry) {
+                index.insert((field as u8, value, id), ())?;
+            }
+        }
+        if let Some((repository, digest, verdict)) = verdict(entry) {
+            verdicts.insert((repository, digest, entry.agent.as_str()), word(verdict))?;
+        }
+    }
+    meta.insert(NEXT_ID, first + entries.len() as u64)?;
+    meta.insert(BYTES, bytes)?;
+    let revision = next_revision(&mut meta)?;
+    let mut table = transaction.open_table(MACHINES)?;
+    let mut changed = transaction.open_table(CHANGED)?;
+    for machine in machines {
+        let (id, text) = (machine.id(), serde_json::to_string(machine)?);
+        let before = table.insert(id, (revision, text.as_str()))?.map(|row| row.value().0);
+        if let Some(before) = before {
+            changed.remove((before, id))?;
+        }
+        changed.insert((revision, id), ())?;
+    }
+    Ok(())
+}
+
+/// [`crate::keep::Keep::swap`]
+pub(super) fn swap(
+    database: &Database,
+    name: &str,
+    expected: u64,
+    value: &[u8],
+) -> Result<Option<u64>, TableError> {
+    let transaction = database.begin_write()?;
+    let revision = {
+        let mut values = transaction.open_table(VALUES)?;
+        let current = values.get(name)?.map_or(0, |row| row.value().0);
+        if current != expected {
+            return Ok(None);
+        }
+        let revision = next_revision(&mut transaction.open_table(META)?)?;
+        values.insert(name, (revision, value))?;
+        revision
+    };
+    transaction.commit()?;
+    Ok(Some(revision))
+}
+
+/// [`crate::keep::Keep::retain`]
+pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> Result<u64, TableError> {
+    let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
+    let oldest = now.as_microsecond().saturating_sub(age);
+    let transaction = database.begin_write()?;
+    let mut removed = 0;
+    {
+        let mut meta = transaction.open_table(META)?;
+        let mut table = transaction.open_table(ENTRIES)?;
+        let mut index = transaction.open_table(INDEX)?;
+        let mut bytes = counter(&meta, BYTES)?;
+        let mut gone = Vec::new();
+        for item in table.range::<u64>(..)?.take(REMOVED_AT_ONCE) {
+            let (id, row) = item?;
+            let (arrival, line) = row.value();
+            if arrival >= oldest && bytes <= limits.bytes {
+                break;
+            }
+            bytes = bytes.saturating_sub(line.len() as u64);
+            gone.push((id.value(), line.to_owned()));
+        }
+        for (id, line) in &gone {
+            table.remove(*id)?;
+            let Ok(entry) = serde_json::from_str::<FleetEntry>(line) else { continue };
+            for field in Field::ALL {
+                if let Some(value) = field.of(&entry) {
+                    index.remove((field as u8, value, *id))?;
+                }
+            }
+        }
+        meta.insert(BYTES, bytes)?;
+        removed += gone.len() as u64;
+    }
+    if removed == 0 {
+        transaction.abort()?;
+    } else {
+        transaction.commit()?;
+    }
+    Ok(removed)
+}
+
+/// A counter of [`META`]; [`prepare`] has made them all.
+pub(super) fn counter(meta: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, TableError> {
+    let found = meta.get(name)?.map(|count| count.value());
+    found.ok_or_else(|| TableError::Content(format!("its counter {name} is missing")))
+}
+
+fn next_revision(meta: &mut Table<'_, &'static str, u64>) -> Result<u64, TableError> {
+    let revision = counter(meta, REVISION)? + 1;
+    meta.insert(REVISION, revision)?;
+    Ok(revision)
+}
+
+/// How a verdict is kept.
+pub(super) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Proven => "proven",
+        Verdict::Failed => "failed",
+    }
+}

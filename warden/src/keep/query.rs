@@ -1,0 +1,222 @@
+//! What a person looks for in the history, and one page of what is found.
+
+use evenkeel_common::wire::FleetEntry;
+use jiff::Timestamp;
+
+use super::Stored;
+
+/// Most entries on one page.
+pub const MAX_PAGE: usize = 500;
+/// Entries that are looked at for one page. A page that has not found enough by then ends there, and the next one goes on.
+pub const SCAN_BUDGET: usize = 10_000;
+
+/// What is looked for; all that is given must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// The entry's machine.
+    pub machine: Option<String>,
+    /// The service.
+    pub service: Option<String>,
+    /// The image as configured.
+    pub image: Option<String>,
+    /// The kind.
+    pub event: Option<String>,
+    /// The level.
+    pub level: Option<String>,
+    /// Text in message, reason, output, container or digest, whatever its case.
+    pub text: Option<String>,
+    /// Not before.
+    pub since: Option<Timestamp>,
+    /// Before.
+    pub until: Option<Timestamp>,
+    /// Only ids less than this.
+    pub before: u64,
+    /// Most entries on the page, at most [`MAX_PAGE`].
+    pub limit: usize,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            machine: None,
+            service: None,
+            image: None,
+            event: None,
+            level: None,
+            text: None,
+            since: None,
+            until: None,
+            before: u64::MAX,
+            limit: 50,
+        }
+    }
+}
+
+/// Fields that have an index: entries with one value are found without looking at the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// `machine`
+    Machine,
+    /// `service`
+    Service,
+    /// `image`
+    Image,
+    /// `event`
+    Event,
+    /// `level`
+    Level,
+}
+
+impl Field {
+    /// All.
+    pub const ALL: [Field; 5] = [Self::Image, Self::Machine, Self::Service, Self::Event, Self::Level];
+
+    /// The value of an entry.
+    pub fn of(self, entry: &FleetEntry) -> Option<&str> {
+        match self {
+            Self::Machine => Some(&entry.machine),
+            Self::Service => Some(&entry.service),
+            Self::Image => entry.image.as_deref(),
+            Self::Event => Some(&entry.event),
+            Self::Level => Some(&entry.level),
+        }
+    }
+}
+
+impl Query {
+    /// What is asked of a field.
+    pub fn wanted(&self, field: Field) -> Option<&str> {
+        match field {
+            Field::Machine => self.machine.as_deref(),
+            Field::Service => self.service.as_deref(),
+            Field::Image => self.image.as_deref(),
+            Field::Event => self.event.as_deref(),
+            Field::Level => self.level.as_deref(),
+        }
+    }
+
+    /// The field to search by, the one that usually says most, and its value; `None` where all entries are looked at.
+    pub fn index(&self) -> Option<(Field, &str)> {
+        Field::ALL.into_iter().find_map(|field| Some((field, self.wanted(field)?)))
+    }
+
+    /// Whether an entry is one of those that are looked for.
+    pub fn matches(&self, entry: &FleetEntry) -> bool {
+        let fields = Field::ALL
+            .into_iter()
+            .all(|field| self.wanted(field).is_none_or(|wanted| field.of(entry) == Some(wanted)));
+        fields
+            && self.since.is_none_or(|since| entry.timestamp >= since)
+            && self.until.is_none_or(|until| entry.timestamp < until)
+            && self.text.as_deref().is_none_or(|text| contains(entry, text))
+    }
+}
+
+fn contains(entry: &FleetEntry, text: &str) -> bool {
+    let wanted = text.to_lowercase();
+    let optional = [&entry.reason, &entry.output, &entry.container, &entry.old_digest, &entry.new_digest];
+    let texts = optional.into_iter().flatten().chain([&entry.message]);
+    texts.into_iter().any(|text| text.to_lowercase().contains(&wanted))
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// Newest first.
+    pub entries: Vec<Stored>,
+    /// `before` of the next page; `None` at the end.
+    pub next: Option<u64>,
+}
+
+/// Collects a page from entries that are given newest first.
+pub(super) struct Collect<'a> {
+    query: &'a Query,
+    limit: usize,
+    seen: usize,
+    page: Page,
+}
+
+impl<'a> Collect<'a> {
+    /// An empty page.
+    pub(super) fn new(query: &'a Query) -> Self {
+        Self { query, limit: query.limit.clamp(1, MAX_PAGE), seen: 0, page: Page::default() }
+    }
+
+    /// Whether the page takes another entry. When it does not, `id` is where the next page begins.
+    pub(super) fn takes(&mut self, id: u64) -> bool {
+        let takes = self.page.entries.len() < self.limit && self.seen < SCAN_BUDGET;
+        if !takes {
+            self.page.next = Some(id + 1);
+        }
+        takes
+    }
+
+    /// Looks at an entry. One that is not an entry matches nothing.
+    pub(super) fn look(&mut self, id: u64, line: &str) {
+        self.seen += 1;
+        let matches = serde_json::from_str(line).is_ok_and(|entry| self.query.matches(&entry));
+        if matches {
+            self.page.entries.push(Stored { id, line: line.to_owned() });
+        }
+    }
+
+    /// The page.
+    pub(super) fn finish(self) -> Page {
+        self.page
+    }
+}
+
+/// An image without its tag and digest.
+pub fn repository(image: &str) -> &str {
+    let image = image.split_once('@').map_or(image, |(name, _)| name);
+    let path = image.rfind('/').map_or(0, |slash| slash + 1);
+    image[path..].find(':').map_or(image, |colon| &image[..path + colon])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> FleetEntry {
+        serde_json::from_str(
+            r#"{"timestamp":"2026-01-02T03:04:05Z","machine":"m","service":"web","event":"updated","message":"Über alles",
+                "level":"info","image":"web:1","reason":"exit CODE 1"}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn everything_that_is_asked_must_hold() {
+        let some = |text: &str| Some(text.to_owned());
+        let at = |text: &str| Some(text.parse().unwrap());
+        let none = Query::default;
+        for (query, expected) in [
+            (none(), true),
+            (Query { machine: some("m"), service: some("web"), ..none() }, true),
+            (Query { machine: some("m"), service: some("db"), ..none() }, false),
+            (Query { image: some("web:1"), event: some("updated"), level: some("info"), ..none() }, true),
+            (Query { image: some("web"), ..none() }, false),
+            (Query { text: some("über"), ..none() }, true),
+            (Query { text: some("code 1"), ..none() }, true),
+            (Query { text: some("m"), ..none() }, false),
+            (Query { since: at("2026-01-02T03:04:05Z"), until: at("2026-01-02T03:04:06Z"), ..none() }, true),
+            (Query { since: at("2026-01-02T03:04:06Z"), ..none() }, false),
+            (Query { until: at("2026-01-02T03:04:05Z"), ..none() }, false),
+        ] {
+            assert_eq!(query.matches(&entry()), expected, "{query:?}");
+        }
+    }
+
+    #[test]
+    fn a_repository_is_an_image_without_tag_and_digest() {
+        for (image, expected) in [
+            ("web", "web"),
+            ("web:1", "web"),
+            ("localhost:5000/team/web", "localhost:5000/team/web"),
+            ("localhost:5000/team/web:1@sha256:aa", "localhost:5000/team/web"),
+            ("web@sha256:aa", "web"),
+        ] {
+            assert_eq!(repository(image), expected, "{image}");
+        }
+    }
+}

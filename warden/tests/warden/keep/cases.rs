@@ -1,0 +1,317 @@
+//! The cases of the suite.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::FleetEntry;
+use evenkeel_warden::keep::{
+    Change, Keep, News, Outcome, Position, Query, Retention, SCAN_BUDGET, Stored, Verdict,
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::World;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_790_000_000 + second).unwrap()
+}
+
+/// An entry of service `web`; its message says which one it is.
+fn entry(agent: &str, seq: u64) -> FleetEntry {
+    let text = format!(
+        r#"{{"timestamp":"{}","machine":"{agent}","service":"web","event":"updated","message":"{agent} {seq}","level":"info"}}"#,
+        at(i64::try_from(seq).unwrap())
+    );
+    let seq = Some(seq);
+    FleetEntry {
+        seq,
+        epoch: Some("e1".to_owned()),
+        agent: agent.to_owned(),
+        ..serde_json::from_str(&text).unwrap()
+    }
+}
+
+fn changes(entries: impl IntoIterator<Item = FleetEntry>) -> Vec<Change> {
+    entries.into_iter().map(|entry| Change::Entry(Box::new(entry))).collect()
+}
+
+async fn put(keep: &dyn Keep, entries: impl IntoIterator<Item = FleetEntry>) -> Vec<Outcome> {
+    keep.commit(changes(entries), at(0)).await.unwrap()
+}
+
+fn messages(entries: &[Stored]) -> Vec<String> {
+    entries.iter().map(|stored| serde_json::from_str::<FleetEntry>(&stored.line).unwrap().message).collect()
+}
+
+fn ids(entries: &[Stored]) -> Vec<u64> {
+    entries.iter().map(|entry| entry.id).collect()
+}
+
+async fn all(keep: &dyn Keep) -> Vec<Stored> {
+    keep.tail(0, usize::MAX >> 1).await.unwrap()
+}
+
+pub(crate) async fn ids_ascend_without_gaps_and_entries_are_read_in_order(world: &dyn World) {
+    let keep = world.open().await;
+    let first = put(&*keep, [entry("a", 1), entry("b", 1), entry("a", 2)]).await;
+    let Outcome::Stored(id) = first[0] else { panic!("{first:?}") };
+    assert_eq!(first, [0, 1, 2].map(|n| Outcome::Stored(id + n)));
+    assert_eq!(put(&*keep, [entry("a", 3)]).await, [Outcome::Stored(id + 3)]);
+    assert_eq!(messages(&all(&*keep).await), ["a 1", "b 1", "a 2", "a 3"]);
+    assert_eq!(ids(&keep.tail(id, 2).await.unwrap()), [id + 1, id + 2]);
+    assert_eq!(keep.tail(id + 3, 10).await.unwrap(), []);
+    let line = all(&*keep).await.remove(0).line;
+    assert_eq!(line, serde_json::to_string(&entry("a", 1)).unwrap(), "byte for byte");
+    assert!(id < 1 << 53, "a browser can hold it");
+}
+
+pub(crate) async fn an_entry_that_comes_again_is_stored_once(world: &dyn World) {
+    let keep = world.open().await;
+    put(&*keep, [entry("a", 1), entry("a", 1)]).await;
+    assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged]);
+    let other_epoch = FleetEntry { epoch: Some("e2".to_owned()), ..entry("a", 1) };
+    let no_number = FleetEntry { seq: None, epoch: None, ..entry("a", 1) };
+    put(&*keep, [entry("b", 1), other_epoch.clone(), other_epoch, no_number.clone(), no_number]).await;
+    assert_eq!(messages(&all(&*keep).await), ["a 1", "b 1", "a 1", "a 1", "a 1"]);
+    let machines = keep.news(Position::default(), 10).await.unwrap().machines;
+    let of_a = machines.iter().find(|machine| machine.id() == "a").unwrap();
+    assert_eq!((of_a.duplicates(), of_a.counts().info), (3, 4));
+}
+
+pub(crate) async fn what_was_committed_is_there_after_reopening(world: &dyn World) {
+    let keep = world.open().await;
+    let Outcome::Stored(id) = put(&*keep, [entry("a", 1)]).await[0] else { panic!("stored") };
+    let revision = keep.swap("fleet", 0, b"one".to_vec()).await.unwrap().unwrap();
+    let position = keep.news(Position::default(), 10).await.unwrap().position;
+    drop(keep);
+    let keep = world.open().await;
+    assert_eq!(keep.value("fleet").await.unwrap().revision, revision);
+    assert_eq!(
+        put(&*keep, [entry("a", 1), entry("a", 2)]).await,
+        [Outcome::Unchanged, Outcome::Stored(id + 1)]
+    );
+    let news = keep.news(position, 10).await.unwrap();
+    assert_eq!((ids(&news.entries), news.machines.len(), news.values), (vec![id + 1], 1, Vec::new()));
+}
+
+pub(crate) async fn a_reader_gets_every_change_once(world: &dyn World) {
+    let keep = world.open().await;
+    let none = keep.news(Position::default(), 10).await.unwrap();
+    assert!(none.entries.is_empty() && none.machines.is_empty() && none.values.is_empty());
+    put(&*keep, (1..=5).map(|seq| entry("a", seq))).await;
+    put(&*keep, [entry("b", 1)]).await;
+    let revision = keep.swap("fleet", 0, b"x".to_vec()).await.unwrap().unwrap();
+    let mut seen = Vec::new();
+    let (mut machines, mut values) = (Vec::new(), Vec::new());
+    let mut position = none.position;
+    for _ in 0..4 {
+        let News { entries, machines: changed, values: more, position: next } =
+            keep.news(position, 2).await.unwrap();
+        assert!(entries.len() <= 2);
+        seen.extend(messages(&entries));
+        machines.extend(changed.iter().map(|machine| machine.id().to_owned()));
+        values.extend(more);
+        position = next;
+    }
+    assert_eq!(seen, ["a 1", "a 2", "a 3", "a 4", "a 5", "b 1"]);
+    assert_eq!(machines, ["a", "b"]);
+    assert_eq!(values.len(), 1);
+    assert_eq!(
+        (values[0].0.as_str(), values[0].1.revision, values[0].1.value.as_slice()),
+        ("fleet", revision, &b"x"[..])
+    );
+    put(&*keep, [entry("a", 6)]).await;
+    let news = keep.news(position, 10).await.unwrap();
+    assert_eq!(
+        (messages(&news.entries), news.machines.len(), news.values.len()),
+        (vec!["a 6".to_owned()], 1, 0)
+    );
+}
+
+pub(crate) async fn many_writers_lose_nothing_and_readers_skip_nothing(world: &dyn World) {
+    const WRITERS: u64 = 8;
+    const EACH: u64 = 25;
+    let keep = world.open().await;
+    put(&*keep, [entry("first", 1)]).await;
+    let mut last = all(&*keep).await[0].id;
+    let first = last;
+    let tasks = TaskSet::new();
+    for writer in 0..WRITERS {
+        let keep = keep.clone();
+        tasks.spawn("writer", async move {
+            for seq in 1..=EACH {
+                put(&*keep, [entry(&format!("w{writer}"), seq), entry(&format!("w{writer}"), seq)]).await;
+            }
+        });
+    }
+    let mut seen = Vec::new();
+    while seen.len() < usize::try_from(WRITERS * EACH).unwrap() {
+        let done = tasks.is_empty();
+        let page = keep.tail(last, 7).await.unwrap();
+        assert!(!(done && page.is_empty()), "only {} came", seen.len());
+        last = page.last().map_or(last, |entry| entry.id);
+        seen.extend(page);
+    }
+    assert_eq!(ids(&seen), (first + 1..=first + WRITERS * EACH).collect::<Vec<_>>());
+    let mut of: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for stored in &seen {
+        let entry: FleetEntry = serde_json::from_str(&stored.line).unwrap();
+        of.entry(entry.agent).or_default().push(entry.seq.unwrap());
+    }
+    assert!(of.len() == 8 && of.values().all(|seqs| *seqs == (1..=EACH).collect::<Vec<_>>()), "{of:?}");
+}
+
+pub(crate) async fn only_transitions_of_a_heartbeat_are_entries(world: &dyn World) {
+    let keep = world.open().await;
+    let beat = |outcome: Result<(), &str>| {
+        vec![Change::Heartbeat { agent: "a".to_owned(), outcome: outcome.map_err(str::to_owned) }]
+    };
+    let mut stored = Vec::new();
+    for outcome in [Ok(()), Err("gone"), Err("gone"), Err("other"), Ok(()), Ok(())] {
+        stored.extend(keep.commit(beat(outcome), at(0)).await.unwrap());
+    }
+    let is_stored: Vec<bool> = stored.iter().map(|outcome| *outcome != Outcome::Unchanged).collect();
+    assert_eq!(is_stored, [false, true, false, false, true, false]);
+    let events: Vec<_> = all(&*keep).await;
+    assert_eq!(messages(&events), ["a does not answer", "a answers again after 0 s"]);
+}
+
+pub(crate) async fn of_two_that_swap_a_value_one_wins(world: &dyn World) {
+    let keep = world.open().await;
+    assert_eq!(keep.value("fleet").await.unwrap().revision, 0);
+    assert_eq!(keep.swap("fleet", 7, b"wrong".to_vec()).await.unwrap(), None);
+    let tasks = TaskSet::new();
+    let wins = Arc::new(std::sync::Mutex::new(Vec::new()));
+    for racer in 0..8_u8 {
+        let (keep, wins) = (keep.clone(), wins.clone());
+        tasks.spawn("racer", async move {
+            if let Some(revision) = keep.swap("fleet", 0, vec![racer]).await.unwrap() {
+                wins.lock().unwrap().push((racer, revision));
+            }
+        });
+    }
+    assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
+    let wins = wins.lock().unwrap().clone();
+    let [(racer, revision)] = wins[..] else { panic!("{wins:?}") };
+    let value = keep.value("fleet").await.unwrap();
+    assert_eq!((value.revision, value.value), (revision, vec![racer]));
+    let next = keep.swap("fleet", revision, b"next".to_vec()).await.unwrap().unwrap();
+    assert!(next > revision);
+}
+
+pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
+    let keep = world.open().await;
+    let told = |agent: &str, seq, event: &str, digest: &str| FleetEntry {
+        event: event.to_owned(),
+        image: Some("r:5000/web:1".to_owned()),
+        new_digest: Some(digest.to_owned()),
+        ..entry(agent, seq)
+    };
+    put(&*keep, [told("a", 1, "updated", "d1"), told("b", 1, "rolled_back", "d1")]).await;
+    put(
+        &*keep,
+        [told("a", 2, "rolled_back", "d1"), told("b", 2, "error", "d1"), told("c", 1, "updated", "d2")],
+    )
+    .await;
+    let both = [("a".to_owned(), Verdict::Failed), ("b".to_owned(), Verdict::Failed)];
+    assert_eq!(keep.verdicts("r:5000/web", "d1").await.unwrap(), both);
+    assert_eq!(keep.verdicts("r:5000/web", "d2").await.unwrap(), [("c".to_owned(), Verdict::Proven)]);
+    assert_eq!(keep.verdicts("r:5000/we", "d1").await.unwrap(), []);
+}
+
+/// All pages of a search: the entries' messages, newest first.
+async fn search(keep: &dyn Keep, mut query: Query) -> Vec<String> {
+    let mut found = Vec::new();
+    loop {
+        let page = keep.history(&query).await.unwrap();
+        assert!(page.entries.len() <= query.limit);
+        found.extend(messages(&page.entries));
+        let Some(next) = page.next else { return found };
+        assert!(next < query.before, "it goes on");
+        query.before = next;
+    }
+}
+
+pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn World) {
+    let keep = world.open().await;
+    let of = |seq: u64| FleetEntry {
+        machine: format!("m{}", seq % 2),
+        service: format!("s{}", seq % 3),
+        image: (seq.is_multiple_of(5)).then(|| "web:1".to_owned()),
+        event: if seq.is_multiple_of(7) { "rolled_back" } else { "updated" }.to_owned(),
+        level: if seq.is_multiple_of(7) { "warning" } else { "info" }.to_owned(),
+        reason: (seq.is_multiple_of(11)).then(|| "Exit CODE 1, 100% of \"it\" failed_".to_owned()),
+        message: seq.to_string(),
+        ..entry("a", seq)
+    };
+    put(&*keep, (1..=200).map(of)).await;
+    let some = |text: &str| Some(text.to_owned());
+    let base = || Query { limit: 9, ..Query::default() };
+    let expect = |holds: &dyn Fn(u64) -> bool| {
+        (1..=200).rev().filter(|seq| holds(*seq)).map(|seq: u64| seq.to_string()).collect::<Vec<_>>()
+    };
+    let cases: [(Query, &dyn Fn(u64) -> bool); 12] = [
+        (base(), &|_| true),
+        (Query { machine: some("m1"), ..base() }, &|n| n % 2 == 1),
+        (Query { machine: some("m1"), service: some("s2"), ..base() }, &|n| n % 2 == 1 && n % 3 == 2),
+        (Query { image: some("web:1"), level: some("warning"), ..base() }, &|n| n.is_multiple_of(35)),
+        (Query { event: some("rolled_back"), ..base() }, &|n| n.is_multiple_of(7)),
+        (Query { level: some("critical"), ..base() }, &|_| false),
+        (Query { text: some("exit code"), ..base() }, &|n| n.is_multiple_of(11)),
+        (Query { text: some("100% of \"IT\" failed_"), service: some("s0"), ..base() }, &|n| {
+            n.is_multiple_of(33)
+        }),
+        (Query { text: some("nowhere"), ..base() }, &|_| false),
+        (Query { since: Some(at(50)), until: Some(at(60)), ..base() }, &|n| (50..60).contains(&n)),
+        (Query { machine: some("m0"), since: Some(at(190)), ..base() }, &|n| n >= 190 && n.is_multiple_of(2)),
+        (Query { machine: some("m"), ..base() }, &|_| false),
+    ];
+    for (query, holds) in cases {
+        assert_eq!(search(&*keep, query.clone()).await, expect(holds), "{query:?}");
+    }
+}
+
+pub(crate) async fn a_search_without_end_is_cut_into_pages(world: &dyn World) {
+    let keep = world.open().await;
+    let count = u64::try_from(SCAN_BUDGET).unwrap() + 500;
+    for first in (1..=count).step_by(2000) {
+        put(&*keep, (first..(first + 2000).min(count + 1)).map(|seq| entry("a", seq))).await;
+    }
+    let rare = Query { text: Some("a 3".to_owned()), until: Some(at(4)), ..Query::default() };
+    let page = keep.history(&rare).await.unwrap();
+    assert!(page.entries.is_empty() && page.next.is_some(), "{page:?}");
+    assert_eq!(search(&*keep, rare).await, ["a 3"]);
+}
+
+pub(crate) async fn what_is_too_old_or_too_much_is_removed_oldest_first(world: &dyn World) {
+    let keep = world.open().await;
+    let day = |n: i64| at(0) + SignedDuration::from_hours(24 * n);
+    for n in 0..6_i64 {
+        let batch = changes([entry("a", u64::try_from(n).unwrap() + 1)]);
+        keep.commit(batch, day(n)).await.unwrap();
+    }
+    let wide = Retention { days: 365, bytes: 1 << 30 };
+    assert_eq!(keep.retain(wide, day(6)).await.unwrap(), 0);
+    let usage = keep.usage().await.unwrap();
+    assert_eq!((usage.entries, usage.oldest), (6, Some(day(0))));
+    assert_eq!(keep.retain(Retention { days: 4, ..wide }, day(6)).await.unwrap(), 2);
+    let left = all(&*keep).await;
+    assert_eq!(messages(&left), ["a 3", "a 4", "a 5", "a 6"]);
+    let two: usize = left[2..].iter().map(|entry| entry.line.len()).sum();
+    assert_eq!(keep.retain(Retention { bytes: two as u64, ..wide }, day(6)).await.unwrap(), 2);
+    assert_eq!(messages(&all(&*keep).await), ["a 5", "a 6"]);
+    let usage = keep.usage().await.unwrap();
+    assert_eq!((usage.entries, usage.bytes, usage.oldest), (2, two as u64, Some(day(4))));
+    assert_eq!(
+        search(&*keep, Query { service: Some("web".to_owned()), ..Query::default() }).await,
+        ["a 6", "a 5"]
+    );
+    assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "what was removed is still known");
+}
+
+pub(crate) async fn an_empty_batch_tells_whether_the_store_can_be_written(world: &dyn World) {
+    let keep = world.open().await;
+    assert_eq!(keep.commit(Vec::new(), at(0)).await.unwrap(), []);
+    assert_eq!(all(&*keep).await, []);
+    assert_eq!(put(&*keep, [entry("a", 1)]).await.len(), 1);
+}

@@ -1,0 +1,53 @@
+//! What every store does: one suite, run over each of them.
+
+mod cases;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use evenkeel_common::clock::SystemClock;
+use evenkeel_warden::keep::Keep;
+use evenkeel_warden::keep::embedded::Embedded;
+use tempfile::TempDir;
+
+/// A place for one store.
+#[async_trait]
+pub(crate) trait World: Send + Sync {
+    /// Opens the store: an empty one at first, later the same one. What was opened before is dropped by then.
+    async fn open(&self) -> Arc<dyn Keep>;
+}
+
+struct Folder(TempDir);
+
+#[async_trait]
+impl World for Folder {
+    async fn open(&self) -> Arc<dyn Keep> {
+        Arc::new(Embedded::open(self.0.path(), Arc::new(SystemClock)).unwrap())
+    }
+}
+
+macro_rules! conformance {
+    ($($case:ident,)*) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::cases::$case(&super::Folder(tempfile::tempdir().unwrap())).await;
+            })*
+        }
+    };
+}
+
+conformance! {
+    ids_ascend_without_gaps_and_entries_are_read_in_order,
+    an_entry_that_comes_again_is_stored_once,
+    what_was_committed_is_there_after_reopening,
+    a_reader_gets_every_change_once,
+    many_writers_lose_nothing_and_readers_skip_nothing,
+    only_transitions_of_a_heartbeat_are_entries,
+    of_two_that_swap_a_value_one_wins,
+    the_latest_verdict_of_a_machine_counts,
+    every_filter_finds_what_it_should_page_by_page,
+    a_search_without_end_is_cut_into_pages,
+    what_is_too_old_or_too_much_is_removed_oldest_first,
+    an_empty_batch_tells_whether_the_store_can_be_written,
+}
