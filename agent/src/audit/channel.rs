@@ -1,4 +1,4 @@
-//! One way out of this machine: the settings that name it, and what they make of it.
+//! A channel: its settings, and the sender that is built from them.
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
@@ -57,7 +57,7 @@ impl Settings {
         Ok(Channel { name: self.name(), filter, redactor: self.redactor(), render })
     }
 
-    /// What the other side learns and nobody else may.
+    /// Secrets that are sent to the other side and shown nowhere else.
     fn redactor(&self) -> Redactor {
         let mut redactor = Redactor::default();
         match self {
@@ -75,7 +75,7 @@ impl Settings {
             Self::Webhook(config) => {
                 redactor.hide_url(&config.url);
                 for (name, value) in &config.headers {
-                    // Without variables these are no secrets, and errors speak of them.
+                    // Without variables these are no secrets, and error messages show them.
                     let is_plain =
                         ["content-type", "accept", "user-agent"].iter().any(|n| name.eq_ignore_ascii_case(n));
                     if !is_plain || value.parts().next().is_some() {
@@ -88,17 +88,17 @@ impl Settings {
     }
 }
 
-/// What a channel's file is there for.
+/// What each channel's file implements.
 pub(super) trait Render: Send + Sync + 'static {
     /// The entry as this channel sends it. `seq` is its number in the outbox.
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
-/// One way out.
+/// One destination outside this machine.
 pub struct Channel {
     name: String,
     filter: EntryFilter,
-    /// Takes out what must not get into a log line, even when the other side repeats it.
+    /// Removes what must not appear in a log line, even when the other side repeats it.
     redactor: Redactor,
     render: Box<dyn Render>,
 }
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that refuses a request and repeats all of it that it got.
+    /// A server that refuses a request and repeats everything it received.
     async fn parrot(status: u16) -> MockServer {
         let server = MockServer::start().await;
         let repeat = move |request: &Request| {

@@ -1,4 +1,4 @@
-//! A rendered entry on its way: an HTTP request or a mail, sent once, and what the answer means.
+//! A rendered entry: an HTTP request or a mail, sent once, and what the answer means.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const MAIL_TIMEOUT: Duration = Duration::from_mins(1);
 /// Most that is read of an answer, and most that is shown of it.
 const ANSWER_LIMIT: usize = 16 * 1024;
 const SHOWN: usize = 300;
-/// Longest time that the other side may ask us to stay away.
+/// Longest `Retry-After` that is honoured.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
 /// Connections to one mail server.
@@ -34,7 +34,7 @@ pub(super) enum Delivery {
     Mail(Mailer, Box<Message>),
 }
 
-/// Why a letter did not arrive, by what can be done about it.
+/// Why a delivery failed, by what can be done about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
     /// It may work later.
@@ -51,7 +51,7 @@ pub enum DeliveryError {
         /// What went wrong.
         why: String,
     },
-    /// This one will never arrive; others may.
+    /// This entry will never be accepted; others may.
     #[error("{why}")]
     Permanent {
         /// What went wrong.
@@ -147,10 +147,10 @@ fn judge_mail(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> De
     let why = shown(&chain(error), redactor, false);
     let code = error.status().map(u16::from);
     match code {
-        // Not logged in, or with what the server does not take.
+        // No login, or one that the server does not accept.
         Some(530 | 534 | 535 | 538) => DeliveryError::Misconfigured { why },
         Some(500..) => DeliveryError::Permanent { why },
-        // No login method in common, no STARTTLS: what the server can do won't change by itself.
+        // No common login method, no STARTTLS: the server's abilities do not change by themselves.
         None if error.is_client() => DeliveryError::Misconfigured { why },
         _ => transient(why),
     }
@@ -168,11 +168,11 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(date(asked)?.duration_since(now)).unwrap_or_default()
         }
     };
-    // Zero would make a busy loop of it.
+    // Zero would make a busy loop.
     Some(wait.clamp(Duration::from_millis(500), LONGEST_WAIT))
 }
 
-/// An error with what lies beneath it.
+/// An error with its chain of causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -56,7 +56,7 @@ impl FileSink {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failing = false;
         let mut pause = FIRST_RETRY;
-        // An earlier life may have been killed between writing some and taking them off.
+        // An earlier process may have been killed after writing some entries and before removing them from the queue.
         let mut written: Vec<AuditEntry> = Vec::new();
         if !self.destination.is_empty() {
             written = read_latest(self.writer.path.clone(), BATCH).await.unwrap_or_default();
@@ -105,7 +105,7 @@ impl FileSink {
         }
     }
 
-    /// Writes those that are not in `written`, and takes off what is safely in the file.
+    /// Writes the entries that are not in `written`, and removes from the queue what is safely in the file.
     async fn write(&mut self, items: &[Item], written: &[AuditEntry]) -> io::Result<()> {
         let missing: Vec<&Item> = items.iter().filter(|item| !written.contains(&item.entry)).collect();
         let entries: Vec<_> = missing.iter().map(|item| item.entry.clone()).collect();
@@ -187,7 +187,7 @@ impl Writer {
                 }
             }
         }
-        // The writer died in the middle of a line: that line ends here, and only it is damaged.
+        // The writer was killed in the middle of a line: end the line here, so that only this one is damaged.
         let mut buffer = if ends_within_a_line(&file, state.length)? { vec![b'\n'] } else { Vec::new() };
         let mut count = 0;
         for line in &lines {
@@ -200,7 +200,7 @@ impl Writer {
             count += 1;
         }
         if let Err(error) = file.write_all(&buffer).and_then(|()| file.sync_data()) {
-            // What a full disk took of it would stand there twice.
+            // What a full disk accepted of it would be in the file twice.
             let _ = file.set_len(state.length);
             self.counted = None;
             return Err(error);
@@ -249,7 +249,7 @@ impl Writer {
 pub(super) const OPEN_FLAGS: i32 =
     rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits().cast_signed();
 
-/// The system's words for a link that is not followed speak of "too many levels".
+/// The system reports a link that is not followed as "too many levels".
 pub(super) fn name_link(error: io::Error) -> io::Error {
     let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
     if is_link { io::Error::other("it is a symbolic link, which is not followed") } else { error }

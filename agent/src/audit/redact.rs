@@ -1,4 +1,4 @@
-//! Takes secrets out of what another side says: a server may repeat the path, a query value or the login of a request,
+//! Removes secrets from what another side says: a server may repeat the path, a query value or the login of a request,
 //! in whatever spelling it saw them.
 
 use std::collections::BTreeSet;
@@ -11,9 +11,9 @@ use reqwest::Url;
 
 use crate::config::template::Escape;
 
-/// Shorter texts are no secrets, and taking them out would only make the rest unreadable.
+/// Shorter texts are no secrets; removing them would only make the rest unreadable.
 const SHORTEST: usize = 4;
-/// The same for a piece of a part, which is rather a word.
+/// The same for a piece of a part, which is more likely an ordinary word.
 const SHORTEST_PIECE: usize = 6;
 /// What stands between the name and the token in a part such as `bot123:token` or `key=token`.
 const SEPARATORS: [char; 9] = [':', ';', ',', '=', '&', '|', '@', ' ', '"'];
@@ -27,13 +27,13 @@ pub(super) struct Redactor {
 }
 
 impl Redactor {
-    /// Takes out a secret, what it was put together from, and its pieces.
+    /// Removes a secret, the values it was composed of, and its parts.
     pub(super) fn hide(&mut self, secret: &Secret) {
         self.part(secret.expose());
         secret.parts().for_each(|part| self.part(part));
     }
 
-    /// Takes out what of a URL may be secret: login, path segments and query.
+    /// Removes the parts of a URL that may be secret: login, path segments and query.
     pub(super) fn hide_url(&mut self, secret: &Secret) {
         self.spellings(secret.expose());
         secret.parts().for_each(|part| self.part(part));
@@ -58,7 +58,7 @@ impl Redactor {
         }
     }
 
-    /// Takes out a login in the forms in which HTTP (Basic) and SMTP (PLAIN, LOGIN) send it.
+    /// Removes a login in the forms in which HTTP (Basic) and SMTP (PLAIN, LOGIN) send it.
     pub(super) fn login(&mut self, name: &str, password: &str) {
         self.spellings(&format!("{name}:{password}"));
         self.spellings(&format!("\0{name}\0{password}"));

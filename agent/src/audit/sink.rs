@@ -15,7 +15,7 @@ use super::delivery::DeliveryError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// Between two tries where only a person can help.
+/// Pause between two attempts while only a person can fix the problem.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_mins(1);
 /// How long a destination may go on after the program was asked to stop; what is left goes out after the next start.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,11 +33,11 @@ struct Counts {
 pub struct DeliveryStats {
     /// The channel's name.
     pub name: String,
-    /// Entries that the other side took.
+    /// Entries that the other side accepted.
     pub sent: u64,
-    /// Tries that failed and were or will be made again.
+    /// Attempts that failed and are repeated.
     pub failed: u64,
-    /// Entries that the other side does not want, whatever one does; they are not tried again.
+    /// Entries that the other side refused for good; they are not sent again.
     pub refused: u64,
     /// Entries that wait.
     pub queued: u64,
@@ -65,28 +65,28 @@ struct Running {
     ended: oneshot::Receiver<()>,
 }
 
-/// What an exchange came to, by the channels' names.
+/// What changed with a new configuration, by channel name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reconfigured {
-    /// They get what is recorded from now on.
+    /// New: they receive what is recorded from now on.
     pub added: Vec<String>,
-    /// They go on with what waits for them.
+    /// Kept or changed: they continue with what waits for them.
     pub changed: Vec<String>,
-    /// What waited for them, which is so many entries, is dropped.
+    /// Removed, with the number of waiting entries that were dropped.
     pub removed: Vec<(String, u64)>,
-    /// Why channels are off; what waits for them goes on waiting.
+    /// Why channels are off; their entries stay in the queue.
     pub faults: Vec<String>,
 }
 
 impl Deliveries {
-    /// No destinations yet. When `stop` is cancelled they hand over what they still can, and end.
+    /// No destinations yet. When `stop` is cancelled they deliver what they still can, and end.
     pub fn new(outbox: Outbox, stop: CancellationToken) -> Self {
         let (sinks, tasks) = (Mutex::default(), TaskSet::new());
         Self(Arc::new(Inner { outbox, sinks, tasks, stop }))
     }
 
-    /// Puts these settings into force; `machine` is what entries say they come from. A destination whose settings
-    /// are the same is not touched. A letter on its way to one that changed may arrive and be sent again.
+    /// Applies these settings; `machine` is the origin that entries carry. A destination whose settings
+    /// are the same is not touched. An entry in flight to one that changed may arrive and be sent again.
     pub async fn reconfigure(&self, settings: Vec<Settings>, machine: &str) -> Reconfigured {
         let is_same = |sink: &Running| sink.machine == machine && settings.contains(&sink.settings);
         let (staying, leaving): (Vec<_>, Vec<_>) =
@@ -140,7 +140,7 @@ impl Deliveries {
         self.sinks().push(Running { settings, machine: machine.to_owned(), counts, close, ended });
     }
 
-    /// Ends with the destinations, after `stop`; unasked when one has panicked.
+    /// Returns when the destinations have ended, after `stop`; earlier if one has panicked.
     pub async fn run(self) {
         tokio::select! {
             () = self.0.stop.cancelled() => {}
@@ -185,7 +185,7 @@ enum Trouble {
 }
 
 impl Sink {
-    /// Delivers until `stop` is cancelled; then hands over what it can in a few seconds.
+    /// Delivers until `stop` is cancelled; then delivers what it can in a few seconds.
     async fn run(mut self, stop: CancellationToken) {
         loop {
             let wait = tokio::select! {

@@ -1,4 +1,4 @@
-//! A trial of the ways out of this machine, and what entries that take them say they come from.
+//! Test deliveries to the channels, and the machine name that entries carry.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use super::channels::Push;
 use crate::PROGRAM;
 use crate::config::{Config, PushConfig};
 
-/// What entries that leave this machine say they come from: `push.machine_id`, else the host's name.
+/// The machine name in entries that leave this machine: `push.machine_id`, else the host name.
 pub fn machine_name(config: &Config) -> String {
     let configured = config.push.as_ref().map(|push| push.machine_id.as_str()).unwrap_or_default();
     if configured.is_empty() {
@@ -69,7 +69,7 @@ pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
 }
 
 impl Trials {
-    /// Sends a sample entry to each, whatever it filters, and writes what they answered. Says whether all took it.
+    /// Sends a sample entry to each, regardless of its filters, and prints the answers. Returns whether all accepted it.
     pub async fn run(self, out: &mut (dyn Write + Send)) -> bool {
         let message = "this is a test: nothing has changed";
         let mut entry = AuditEntry::new(SystemClock.now(), PROGRAM, Kind::UPDATED, Level::Info, message);
@@ -82,7 +82,7 @@ impl Trials {
         for channel in self.channels {
             let outcome = channel.send(&entry, None).await;
             all_took_it &= outcome.is_ok();
-            // Nobody reads it any more: the exit code still tells.
+            // The reader is gone; the exit code still tells.
             let _ = match outcome {
                 Ok(answer) => writeln!(out, "{}: sent; the answer was: {answer}", channel.name()),
                 Err(fault) => writeln!(out, "{}: FAILED: {fault}", channel.name()),

@@ -1,4 +1,4 @@
-//! What the version before kept beside the outbox: its last entries were part of a service's state until they had
+//! Entries that an earlier version kept beside the outbox: its last ones were part of a service's state until they had
 //! reached the outbox. Where it was killed in between and then replaced, they are recorded now.
 
 use std::sync::Arc;

@@ -8,11 +8,11 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::model::text::plainly;
 
-/// No honest env file is larger; a device or a mistake would be.
+/// No real env file is larger; a device or a mistake would be.
 const LIMIT: u64 = 1024 * 1024;
 /// Defaults inside defaults.
 const MAX_DEPTH: u32 = 20;
-/// All values together; the system gives a child no more. Lines that double each other's value get here fast.
+/// All values together; the system gives a child no more. Lines that double an earlier value reach this quickly.
 const MAX_VALUES: usize = 2 * 1024 * 1024;
 
 /// Why an env file can't be used.
@@ -32,7 +32,7 @@ pub(super) async fn read(
 ) -> Result<Vec<(String, String)>, EnvFileError> {
     let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
     let failed = |error: std::io::Error| fault(plainly(&error));
-    // Opening a pipe would wait for a writer for ever.
+    // Opening a pipe would block until somebody writes to it.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file =
         tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
@@ -188,7 +188,7 @@ impl Found<'_> {
         (self.outside)(key).or_else(|| self.place.get(key).map(|at| self.in_order[*at].1.clone()))
     }
 
-    /// Puts in variables of the environment and from further up in the file. A dollar that starts no name is one.
+    /// Substitutes variables of the environment and of earlier lines. A dollar that no name follows stays a dollar.
     fn substitute(&self, text: &str, depth: u32) -> Result<String, String> {
         if depth > MAX_DEPTH {
             return Err("too many ${…} inside each other".to_owned());
@@ -221,7 +221,7 @@ impl Found<'_> {
         Ok(out)
     }
 
-    /// What stands between the braces: a name, or a name with a default, a replacement or a demand.
+    /// The text between braces: a name, alone or with a default, a replacement or an error message.
     fn braced(&self, inner: &str, depth: u32) -> Result<String, String> {
         let name = name_at(inner);
         if name.is_empty() {
@@ -259,7 +259,7 @@ fn name_at(text: &str) -> &str {
     &text[..text.find(|c| !word(c)).unwrap_or(text.len())]
 }
 
-/// Where the brace ends that is open at the start.
+/// Position of the brace that closes the one before the text.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 1;
     let mut before = ' ';

@@ -78,7 +78,7 @@ impl Environment {
     /// Keeps these variables from compose from now on. What was secret under an earlier configuration stays so.
     pub(super) fn withhold(&self, names: &BTreeSet<String>) {
         let mut secret = self.secret.write().unwrap_or_else(PoisonError::into_inner);
-        // Without these nothing runs, and nobody keeps a secret in them.
+        // Nothing runs without these, and they hold no secrets.
         secret.extend(names.iter().filter(|name| !matches!(name.as_str(), "PATH" | "HOME")).cloned());
     }
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(names(&environment.own()), [&usual[..], &["WARDEN_TOKEN", "NEW_TOKEN"]].concat());
         environment.withhold(&["WARDEN_TOKEN", "PATH", "HOME"].map(str::to_owned).into());
         assert_eq!(names(&environment.own()), [&usual[..], &["NEW_TOKEN"]].concat());
-        // A reload: what the old file named does not come back.
+        // After a reload, what the old file named stays withheld.
         environment.withhold(&["NEW_TOKEN"].map(str::to_owned).into());
         assert_eq!(names(&environment.own()), usual);
     }

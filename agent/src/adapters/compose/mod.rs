@@ -27,7 +27,7 @@ use crate::model::text::plainly;
 use crate::model::{ComposeError, Model, Project, UpMode};
 use crate::ports::Compose;
 
-/// Pulling is done before; what is left is stopping and starting containers.
+/// Images are pulled before; what remains is stopping and starting containers.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// How long compose may take to say which version it is.
@@ -35,7 +35,7 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 /// What the engine calls the containerd image store, among what it says of its storage.
 const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
-/// After a conflict it is tried again, after these times: whoever is in the way may still be at it.
+/// Pauses before the retries after a conflict: the other run may still be at work.
 const CONFLICT_RETRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3)];
 /// What the engine says when a killed run left its half-made container behind. The failed run repairs it.
 const CONFLICT: &str = "Conflict. The container name";
@@ -170,7 +170,7 @@ impl ComposeCli {
             {
                 let path = self.environment.variable("PATH");
                 let mut folders = path.iter().flat_map(std::env::split_paths);
-                // Most often the Python program that came before, which knows nothing of all this.
+                // Usually its Python predecessor, which does not know this option.
                 let alone = match folders.find(|folder| folder.join("docker-compose").is_file()) {
                     Some(folder) => {
                         format!("; the program docker-compose in {} is no plugin", folder.display())
@@ -181,7 +181,7 @@ impl ComposeCli {
                     "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin{alone})"
                 )
             }
-            // Before 4.7 it does not know the word, and stumbles over what comes first after it.
+            // Before 4.7 it does not know the subcommand, and reports the first argument after it.
             Runtime::Podman
                 if says(&["unknown shorthand flag: 'p' in -p", "unrecognized command `podman compose`"]) =>
             {
@@ -225,7 +225,7 @@ impl ComposeCli {
         version.and_then(|version| version.fault(self.runtime)).map_or(Ok(version), Err)
     }
 
-    /// Runs something that is over soon and is about no project.
+    /// Runs a short command that concerns no project.
     async fn ask(&self, words: &[&str], folder: &Path) -> std::io::Result<(End, String)> {
         let mut tail = Tail::default();
         let mut command = self.bare_command(folder, &[]);

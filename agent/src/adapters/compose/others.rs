@@ -1,8 +1,8 @@
 //! Compose runs of others on the same project: one that outlived a killed agent, or a person's. They are waited
 //! for, since two runs at once break each other (DOMAIN finding 3).
 //!
-//! A command line alone proves nothing: any process can show any words, one inside a hostile image too. Only a process
-//! that whoever runs it could have started with the agent's own rights counts: all its user IDs are the agent's, it is in
+//! A command line alone proves nothing: any process can show any words, also one inside a hostile image. Only a process
+//! that was started with the agent's own rights counts: all its user IDs are the agent's, it is in
 //! the PID namespace of `/proc`, and in the mount namespace of the agent or of the machine's init (a service manager
 //! gives the agent one of its own).
 
@@ -34,7 +34,7 @@ pub(super) async fn wait(project: &str) {
     }
 }
 
-/// [`patience`] on a thread that may wait: a process can hold up who reads about it.
+/// [`patience`] on a thread that may block: reading about a process can hang.
 async fn patience_now(project: &str) -> Option<Duration> {
     let project = project.to_owned();
     let user = rustix::process::geteuid().as_raw();
@@ -43,7 +43,7 @@ async fn patience_now(project: &str) -> Option<Duration> {
 }
 
 /// How long the processes in `proc` that were started as `… compose … -p <project> …` with the rights of `user` are
-/// worth to wait for; `None` where there are none.
+/// to be waited for; `None` where there are none.
 fn patience(proc: &Path, user: u32, project: &str) -> Option<Duration> {
     let entries = std::fs::read_dir(proc).ok()?;
     // Read for the first run that is found, which is rare.

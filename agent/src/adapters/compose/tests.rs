@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::*;
 use crate::adapters::docker::Endpoint;
 
-/// A folder with a compose file and a script that plays `docker compose`.
+/// A folder with a compose file and a script that stands in for `docker compose`.
 struct Stage {
     folder: TempDir,
 }
 
 impl Stage {
-    /// A script that plays what compose does; the version that it says it is will do.
+    /// A script that stands in for compose and reports a supported version.
     fn new(script: &str) -> Self {
         Self::of_version("Docker Compose version v2.40.3", script)
     }
@@ -26,7 +26,7 @@ impl Stage {
         Self::playing(&(asked + script))
     }
 
-    /// A script that plays all of it.
+    /// A script that stands in for all of it.
     fn playing(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // The shell, as the program, takes compose's first argument for its script. A script that is run itself

@@ -60,7 +60,7 @@ impl Version {
     }
 }
 
-/// What is to be said of [`Version::misreads_containerd`].
+/// The warning about [`Version::misreads_containerd`].
 pub(super) fn misread(version: Version) -> String {
     format!(
         "compose {version} recreates unchanged containers where the engine keeps images in containerd's store: \

@@ -1,4 +1,5 @@
-//! Questions in the agreed version: plain ones are asked here, what has a codec of its own by the client library.
+//! Requests in the negotiated API version: plain ones are made here, those with a codec of their own by the client
+//! library.
 //!
 //! The library (bollard 0.21) puts no version into its paths, so the transport under it does. Engine 29 and the proxies
 //! in front of engines refuse a version that they do not know, and an unversioned path means another version with every
@@ -25,7 +26,7 @@ pub(super) const ANSWER_LIMIT_SECS: u64 = 120;
 /// No answer about some containers or images is larger. One that is must not take the agent's memory.
 const ANSWER_LIMIT: usize = 64 << 20;
 
-/// What a query names and its values.
+/// A query's parameters.
 pub(super) type Query<'a> = &'a [(&'a str, &'a str)];
 
 /// A client that speaks one version.
@@ -39,11 +40,11 @@ pub(super) struct Client {
     pub(super) podman: bool,
 }
 
-/// Asks an engine what it speaks, without naming a version, and agrees to that.
+/// Negotiates the API version with an engine, by a request that names none.
 pub(super) async fn negotiate(transport: &Arc<Transport>) -> Result<Client, Error> {
     let told = match ask(transport, Method::GET, "/version", Bytes::new()).await {
         Ok(response) => Spoken::told(&json(response).await?),
-        // A proxy may forbid it. What it lets through in any case tells half of it in a header.
+        // A proxy may forbid it. `/_ping`, which proxies let through, names the newest version in a header.
         Err(Error::DockerResponseServerError { status_code: 400..=499, .. }) => {
             let pong = ask(transport, Method::GET, "/_ping", Bytes::new()).await?;
             let header = pong.headers().get("api-version").and_then(|version| version.to_str().ok());
@@ -83,12 +84,12 @@ impl Client {
         json(self.stream(path, query).await?).await
     }
 
-    /// The beginning of an answer that comes in pieces.
+    /// The head of a streamed answer.
     pub(super) async fn stream(&self, path: &str, query: Query<'_>) -> Result<Response<Incoming>, Error> {
         ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new()).await
     }
 
-    /// A change. What the engine answers to one that it made does not matter.
+    /// A change. The body of a successful answer does not matter.
     pub(super) async fn send(
         &self,
         method: Method,

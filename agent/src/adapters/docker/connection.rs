@@ -23,7 +23,7 @@ pub(super) const READ: Duration = Duration::from_secs(10);
 /// Questions under way at once, and connections that are kept for the next ones. Each takes 50 KiB here and a thread's
 /// work there; all services ask at the same moment when the agent starts.
 pub(super) const AT_ONCE: usize = 8;
-/// Longest wait for a place without any answer to anybody. The bound is a courtesy: what hangs the questions about some
+/// Longest wait for a permit while no request is answered. The limit is a courtesy: what hangs the requests about some
 /// containers must not hold up those about all others.
 const COURTESY: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     client: Mutex<Option<Client>>,
     places: Semaphore,
-    /// Counters have places of their own: there are many of them, and nobody waits for one.
+    /// Counters have permits of their own: there are many of them, and nobody waits for one.
     stats_places: Semaphore,
     /// Questions that were answered.
     answers: AtomicU64,
@@ -103,7 +103,7 @@ impl Connection {
         result
     }
 
-    /// Waits for a place as long as the engine answers.
+    /// Waits for a permit as long as the engine answers others.
     async fn place<'a>(&self, places: &'a Semaphore) -> Option<SemaphorePermit<'a>> {
         let mut place = pin!(places.acquire());
         loop {
@@ -124,7 +124,7 @@ impl Connection {
     {
         let asked = async {
             match ask(self.client().await?).await {
-                // The engine was exchanged under us; ask which version it speaks and try once more.
+                // The engine was replaced meanwhile: negotiate the version and try once more.
                 Err(error) if is_version_mismatch(&error) => {
                     self.forget().await;
                     ask(self.client().await?).await
@@ -183,7 +183,7 @@ impl Connection {
         self.client.lock().await.as_ref().is_some_and(|client| client.podman)
     }
 
-    /// Drops the client, so that the next call agrees upon a version anew.
+    /// Drops the client, so that the next call negotiates the version again.
     pub(super) async fn forget(&self) {
         *self.client.lock().await = None;
     }

@@ -31,7 +31,7 @@ const UNIT_LABEL: &str = "PODMAN_SYSTEMD_UNIT";
 /// Label of a container that `podman auto-update` keeps up to date.
 const AUTO_UPDATE_LABEL: &str = "io.containers.autoupdate";
 
-/// The health check's last words are shown to people; more than this nobody reads.
+/// The last output of a health check is shown to people, up to this length.
 const HEALTH_OUTPUT_LIMIT: usize = 500;
 
 /// What the engine uses where a health check sets nothing.
@@ -126,7 +126,7 @@ fn made_from(listed: &Value, seen: &Value) -> String {
     text(seen, "/Config/Image").or_else(listed).unwrap_or_default().to_owned()
 }
 
-/// A container that did not say how it ended did not end well as far as we know.
+/// Without an exit code a container is not known to have ended well.
 fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
     let ended = matches!(state, State::Exited | State::Dead);
     let in_words = || {
@@ -163,7 +163,7 @@ fn signal(text: &str) -> Option<i32> {
     number.or_else(|| name.parse().ok())
 }
 
-/// What it is doing, by the word for it, by the flags, by the listing. A word that nobody knows is no word.
+/// Its state, by its name, its flags, or the listing. An unknown name counts as absent.
 fn state(listed: &Value, seen: &Value) -> State {
     let by_flags = || {
         let is = |name: &str| flag(seen, &format!("/State/{name}"));
@@ -172,7 +172,7 @@ fn state(listed: &Value, seen: &Value) -> State {
             (_, Some(true), ..) => Some(State::Restarting),
             (.., Some(true), _) => Some(State::Running),
             (.., Some(true)) => Some(State::Dead),
-            // With a word that is not known, not running is not the same as having ended.
+            // With an unknown name, "not running" does not mean that it has ended.
             (.., Some(false), _) if text(seen, "/State/Status").is_none() => Some(State::Exited),
             _ => None,
         }
@@ -187,7 +187,7 @@ fn state(listed: &Value, seen: &Value) -> State {
 
 fn state_called(word: &str) -> Option<State> {
     Some(match word {
-        // Podman's words are beside Docker's.
+        // Podman's names follow Docker's.
         "created" | "configured" | "initialized" => State::Created,
         // A container that is being stopped still runs.
         "running" | "stopping" => State::Running,
@@ -215,7 +215,7 @@ fn state_described(status: &str) -> Option<State> {
     })
 }
 
-/// A word that is not known is no verdict.
+/// An unknown word says nothing.
 fn verdict(word: &str) -> Option<HealthState> {
     match word {
         "starting" => Some(HealthState::Starting),
@@ -321,13 +321,13 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
     let what = match word {
         "start" => EventKind::Start,
         "kill" => EventKind::Kill { signal: number_of("signal").and_then(|n: i64| i32::try_from(n).ok()) },
-        // A death without a code did not go well as far as we know.
+        // Without an exit code it is not known to have ended well.
         "die" | "died" => EventKind::Die {
             exit_code: number_of("exitCode").or_else(|| number_of("containerExitCode")).unwrap_or(-1),
         },
         "stop" => EventKind::Stop,
         "oom" => EventKind::Oom,
-        // Podman puts the verdict into an attribute.
+        // Podman puts the health state into an attribute.
         "health_status" => {
             let detail = match detail.trim() {
                 "" => attributes.get("health_status").map_or("", String::as_str),

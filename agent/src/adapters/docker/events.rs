@@ -1,4 +1,4 @@
-//! The engine's event stream: one JSON object a line. A line that is none is left out, the others are read on.
+//! The engine's event stream: one JSON object a line. A line that is none is skipped.
 
 use bollard::errors::Error;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
@@ -53,13 +53,13 @@ fn lines(body: Incoming) -> impl futures_util::Stream<Item = Result<Vec<u8>, Err
     })
 }
 
-/// Lines out of pieces. One that is too long is left out whole.
+/// Splits chunks into lines. A line that is too long is skipped.
 #[derive(Default)]
 struct Lines {
     buffer: Vec<u8>,
-    /// So much of the buffer is known to have no end of a line.
+    /// How much of the buffer is known to contain no line break.
     scanned: usize,
-    /// The rest of the line that comes is left out.
+    /// The rest of the current line is skipped.
     skipping: bool,
 }
 

@@ -46,9 +46,9 @@ const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
 /// A container may have a long stop time of its own before it is started again.
 const RESTART: Duration = Duration::from_secs(150);
-/// How often a tag is moved that somebody else moves at the same time.
+/// Attempts to move a tag that somebody else moves at the same time.
 const TAG_TRIES: u32 = 5;
-/// A pull may take hours, but not without a sign of life.
+/// A pull may take hours, but not without any progress message.
 const PULL_SILENCE: Duration = Duration::from_mins(2);
 
 /// Logins for pulls.

@@ -11,7 +11,7 @@ use crate::ports::PullProgress;
 pub(super) struct Layers(HashMap<String, (u64, u64)>);
 
 impl Layers {
-    /// Takes in one message. Only fetching counts: unpacking reports the same bytes once more.
+    /// Applies one message. Only downloading counts: unpacking reports the same bytes again.
     pub(super) fn note(&mut self, message: &CreateImageInfo) {
         let Some(id) = &message.id else { return };
         let amount = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);

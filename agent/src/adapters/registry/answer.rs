@@ -1,4 +1,4 @@
-//! What stands in a registry's answers: digest, manifest, message, the time to stay away.
+//! Reads a registry's answers: digest, manifest, message, `Retry-After`.
 
 use std::io::Read;
 use std::time::Duration;
@@ -98,7 +98,7 @@ pub(super) async fn body(
     }
 }
 
-/// What the registry itself says about a failure; empty where it says nothing fit to be shown.
+/// The registry's own message about a failure; empty where it has none that can be shown.
 pub(super) async fn message(whose: &str, response: Response) -> Message {
     match body(whose, response, MESSAGE_LIMIT).await {
         Ok(Some(body)) => Message::parse(&body),
@@ -132,7 +132,7 @@ impl Message {
         }
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
-        // A page or a document tells a person nothing in one line.
+        // A page or a document is of no use as one line.
         let readable = !text.starts_with(['<', '{', '[']);
         Self {
             code: String::new(),
@@ -151,7 +151,7 @@ pub(super) fn refusal(whose: &str, status: StatusCode, headers: &HeaderMap, path
     }
 }
 
-/// How long to stay away: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
+/// How long to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Duration {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();

@@ -1,4 +1,4 @@
-//! Meeting a registry's challenge: a login turned into an `Authorization` header, tokens included.
+//! Answers a registry's challenge: turns a login into an `Authorization` header, with tokens where they are asked for.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(super) async fn open(
     Ok(Access { challenge, authorization, with_login, reach: asked.reach, until })
 }
 
-/// A registry let us not in.
+/// A registry refused access.
 pub(super) fn unauthorized(repository: &Repository, with_login: bool) -> Fault {
     let why = if with_login {
         "the credentials in the Docker configuration were refused"

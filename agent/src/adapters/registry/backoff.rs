@@ -14,7 +14,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// Longest wait after a failure.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// Lets requests to one registry through, or answers for it.
+/// Lets requests to one registry through, or fails them at once.
 #[derive(Debug)]
 pub(super) struct Gate {
     slots: Semaphore,
@@ -27,7 +27,7 @@ struct State {
     /// Raised whenever the gate closes. Requests that were under way then all failed for one reason and count
     /// once.
     generation: u64,
-    /// Someone found the wait over and asks; the others wait for the outcome.
+    /// The wait is over and one request is the probe; the others wait for its result.
     probing: bool,
 }
 
@@ -36,7 +36,7 @@ struct Closed {
     until: Instant,
     since: Instant,
     failures: u32,
-    /// The registry itself named the time (429).
+    /// The registry asked for this wait (429).
     limited: bool,
     error: RegistryError,
 }
@@ -48,12 +48,12 @@ enum Verdict {
 }
 
 impl State {
-    /// `asked_at` is when the caller came; `now` when the question is decided.
+    /// `asked_at` is when the caller asked; `now` is when it is decided.
     fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
         match &self.closed {
             None => Verdict::Go { probe: false },
             Some(closed) if urgency == Urgency::Asked && !closed.limited => {
-                // A failure younger than the question answers it: many asked at once cost one timeout.
+                // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
                     Verdict::Refused(closed.error.clone())
                 } else {
@@ -74,11 +74,11 @@ impl Gate {
         Self { slots: Semaphore::new(slots), state: watch::Sender::new(State::default()) }
     }
 
-    /// Waits for a turn. An error is the registry's last one, given without asking it.
+    /// Waits for a permit. An error is the registry's last one, returned without a request.
     pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, RegistryError> {
         let asked_at = Instant::now();
         loop {
-            // Before the slot: whoever is refused needs none, even while hanging requests hold them all.
+            // Before the permit: a refused request needs none, even while hanging requests hold them all.
             if let Verdict::Refused(error) = self.state.borrow().verdict(urgency, asked_at, Instant::now()) {
                 return Err(error);
             }
@@ -102,7 +102,7 @@ impl Gate {
     }
 }
 
-/// Leave to ask, for one exchange. Dropped without a verdict (the caller gave up) it changes nothing.
+/// Permission for one request. Dropped without a result (the caller gave up) it changes nothing.
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     generation: u64,
@@ -111,7 +111,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Tells the gate how the exchange went.
+    /// Reports the result of the request.
     pub(super) fn settle<T>(self, outcome: &Result<T, Fault>) {
         let now = Instant::now();
         self.gate.state.send_modify(|state| {

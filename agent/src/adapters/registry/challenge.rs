@@ -66,7 +66,7 @@ impl Offer {
     }
 }
 
-/// Takes one header apart. Lenient: what breaks the grammar is skipped, nothing is refused.
+/// Parses one header. It is lenient: what breaks the grammar is skipped.
 fn parse(header: &str) -> Vec<Offer> {
     let mut rest = Scanner(header);
     let mut offers = Vec::new();

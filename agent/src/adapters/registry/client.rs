@@ -27,13 +27,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Most bytes of the head of a response. Registries and the proxies before them send a few kilobytes.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// Most informational (1xx) responses before the final one. We ask for none.
+/// Most informational (1xx) responses before the final one. None are asked for.
 const MOST_INFORMATIONAL: usize = 8;
 
-/// Why an exchange came to no end.
+/// Why a request did not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// The time was over.
+    /// It timed out.
     #[error("no answer in time")]
     Timeout,
     /// Informational responses without a final one.
@@ -42,7 +42,7 @@ pub(super) enum ExchangeError {
     /// No connection, or no response on it.
     #[error("the request failed")]
     Request(#[source] legacy::Error),
-    /// The body broke off.
+    /// The body was truncated.
     #[error("the answer broke off")]
     Body(#[source] hyper::Error),
 }

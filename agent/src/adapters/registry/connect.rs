@@ -28,7 +28,7 @@ use super::reach::Resolver;
 
 /// For name, connection, proxy and TLS together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How we call ourselves.
+/// The `User-Agent`.
 pub(super) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("evenkeel/", env!("CARGO_PKG_VERSION")));
 /// Most bytes that one connection gives before other tasks have their turn.

@@ -119,7 +119,7 @@ mod tests {
             ("<?last=d>;rel=next", Some("last=d")),
             (r#"</v2/web/tags/list?a=1>; rel="prev", </v2/web/tags/list?b=2>; rel="next""#, Some("b=2")),
             (r#"</v2/web/tags/list>; rel="next""#, None),
-            // The same page again would be asked for ever.
+            // The same page again would be an endless loop.
             (r#"</v2/web/tags/list?n=1000>; rel="next""#, None),
             (r#"</v2/web/tags/list?last=b>; rel="last""#, None),
             ("last=b; rel=next", None),

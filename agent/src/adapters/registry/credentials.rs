@@ -164,7 +164,7 @@ impl Credentials {
             .stderr(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
-        // What the service manager tells us is not meant for children.
+        // Messages of the service manager are not for children.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(is_for_the_agent_alone) {
                 command.env_remove(name);
@@ -238,7 +238,7 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// A helper at work; dropped before its end it is killed with all that it has started.
+/// A running helper; dropped early, it is killed with everything that it started.
 struct Running(Child);
 
 impl Running {

@@ -51,7 +51,7 @@ fn body(entry: &AuditEntry) -> Value {
         field(name, cut(value, FIELD), name == "Container");
     }
     if !entry.output.trim().is_empty() {
-        // Text that holds the mark would end the block early.
+        // Text that contains the marker would end the block early.
         let end = tail(&entry.output, OUTPUT).replace("```", "'''");
         field("Output", format!("```\n{end}\n```"), false);
     }
@@ -67,7 +67,7 @@ fn body(entry: &AuditEntry) -> Value {
     if !footer.is_empty() {
         embed["footer"] = json!({ "text": footer });
     }
-    // Text from outside must not call anybody.
+    // Text from outside must not mention anybody.
     json!({ "embeds": [embed], "allowed_mentions": { "parse": [] } })
 }
 
@@ -84,7 +84,7 @@ fn length(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
-/// The beginning of `text`, at most `most` units long, with a mark where it was cut.
+/// The beginning of `text`, at most `most` units long, with an ellipsis where it was cut.
 fn cut(text: &str, most: usize) -> String {
     if length(text) <= most {
         return text.to_owned();

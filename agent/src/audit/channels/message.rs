@@ -1,4 +1,4 @@
-//! What all channels for people say about an entry, in their words.
+//! The texts that all channels for people share.
 
 use evenkeel_common::wire::AuditEntry;
 

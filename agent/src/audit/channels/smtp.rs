@@ -15,7 +15,7 @@ use crate::audit::channel::Render;
 use crate::audit::delivery::{Delivery, Mailer};
 use crate::config::{SmtpConfig, SmtpTls, mail};
 
-/// For the connection; the whole exchange is bounded where it is sent.
+/// For the connection; the delivery as a whole has its own limit.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Port whose connections are encrypted from the first byte.
 const IMPLICIT_PORT: u16 = 465;
@@ -75,7 +75,7 @@ fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
 impl Render for Smtp {
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String> {
         let subject: String = title(entry).chars().take(SUBJECT).collect();
-        // Out-of-office replies to a program help nobody.
+        // Nobody reads out-of-office replies to a program.
         let automatic =
             HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
         let message = Message::builder()

@@ -91,7 +91,7 @@ impl KeySet {
 /// The content of a small regular file, or what is wrong with it.
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| format!("can't be read: {}", plainly(&error));
-    // Opening a pipe would wait for a writer for ever.
+    // Opening a pipe would block until somebody writes to it.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file =
         tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
