@@ -1,0 +1,241 @@
+//! The rules of a service, each broken and kept.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use serde_json::{Value, json};
+
+use super::super::testing::good;
+use super::*;
+
+/// A folder with `compose.yml` and `.env`, not writable by others whatever the umask is.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["compose.yml", ".env"] {
+        let path = folder.path().join(name);
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    folder
+}
+
+fn path_in(folder: &Path, name: &str) -> String {
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+fn complete(folder: &Path) -> Value {
+    json!({
+        "name": "web", "auto_update": true, "auto_heal": true, "images": ["web"],
+        "compose_files": [path_in(folder, "compose.yml")], "compose_project": "web", "env_file": path_in(folder, ".env"),
+    })
+}
+
+/// The warnings about a complete service in which `key` is `value`; whether it was kept.
+fn with(folder: &Path, key: &str, value: Value) -> (Vec<String>, bool) {
+    let mut service = complete(folder);
+    service[key] = value;
+    let config = good(&json!({"services": [service, {"name": "other"}]}));
+    assert!(config.services.iter().any(|service| service.name == "other"), "the others go on");
+    (config.warnings, config.services.len() == 2)
+}
+
+#[test]
+fn a_complete_service_passes_with_its_values() {
+    let folder = folder();
+    let config = good(&json!({"services": [complete(folder.path())]}));
+    assert_eq!(config.warnings, Vec::<String>::new());
+    let service = &config.services[0];
+    assert_eq!(service.images[0].configured, "web");
+    assert_eq!(service.images[0].reference.to_string(), "localhost:5000/web:latest");
+    assert_eq!(
+        (service.health_grace.as_secs(), service.heal_cooldown.as_secs(), service.heal_max_restarts),
+        (60, 300, 3)
+    );
+    assert!(
+        service.auto_update
+            && service.auto_heal
+            && !service.auto_start
+            && !service.compose_watch
+            && !service.silent
+    );
+}
+
+#[test]
+fn each_broken_rule_skips_the_service_and_says_why() {
+    let folder = folder();
+    let dir = folder.path();
+    symlink(dir.join("compose.yml"), dir.join("link.yml")).unwrap();
+    let fifo_mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, dir.join("fifo"), rustix::fs::FileType::Fifo, fifo_mode, 0).unwrap();
+    let at = |name: &str| path_in(dir, name);
+    let compose = "allowed: the absolute path of a regular file, not of a link to one";
+    let env_file = "allowed: the absolute path of a file that exists";
+    let project = "allowed: 1 to 64 letters, digits, \"_\" and \"-\"";
+    for (key, value, reason) in [
+        // Rule 1
+        ("images", json!([]), "images: auto_update needs at least one image".to_owned()),
+        ("compose_files", json!([]), "compose_files: auto_update needs at least one compose file".into()),
+        // Rule 3
+        ("compose_files", json!(["a.yml"]), format!("compose_files[0]: \"a.yml\" is not absolute; {compose}")),
+        ("compose_files", json!([""]), format!("compose_files[0]: \"\" is not absolute; {compose}")),
+        ("compose_files", json!([at("compose.yml"), at("none")]), format!("compose_files[1]: {:?} does not exist; {compose}", at("none"))),
+        ("compose_files", json!([at("")]), format!("compose_files[0]: {:?} is a folder; {compose}", at(""))),
+        ("compose_files", json!([at("link.yml")]), format!("compose_files[0]: {:?} is a symbolic link; {compose}", at("link.yml"))),
+        ("compose_files", json!([at("fifo")]), format!("compose_files[0]: {:?} is a FIFO; {compose}", at("fifo"))),
+        ("compose_files", json!(["/dev/null"]), format!("compose_files[0]: \"/dev/null\" is a device; {compose}")),
+        // Rule 4
+        ("compose_project", json!("a.b"), format!("compose_project: \"a.b\"; {project}")),
+        ("compose_project", json!("a b"), format!("compose_project: \"a b\"; {project}")),
+        ("compose_project", json!("a".repeat(65)), format!("compose_project: {:?}; {project}", "a".repeat(65))),
+        // Rule 5
+        ("env_file", json!(".env"), format!("env_file: \".env\" is not absolute; {env_file}")),
+        ("env_file", json!(at("none")), format!("env_file: {:?} does not exist; {env_file}", at("none"))),
+        ("env_file", json!(at("")), format!("env_file: {:?} is a folder; {env_file}", at(""))),
+        // Rule 6
+        ("compose_files", json!([at("../compose..yml")]), format!("compose_files[0]: {:?} does not exist; {compose}", at("../compose..yml"))),
+        ("env_file", json!(at("x/../.env")), format!("env_file: {:?} does not exist; {env_file}", at("x/../.env"))),
+        ("env_file", json!("/etc/../etc/passwd"), "env_file: \"/etc/../etc/passwd\" contains \"..\"; allowed: a path without it".into()),
+        ("compose_files", json!(["/etc/../etc/passwd"]), "compose_files[0]: \"/etc/../etc/passwd\" contains \"..\"; allowed: a path without it".into()),
+        // Images, types, ranges
+        ("images", json!(["web", "x y"]), "images[1]: \"x y\" is not a repository name (lower-case letters and digits, separated by single . _ __ - or /, at most 255 characters)".into()),
+        ("images", json!("web"), "images: \"web\"; allowed: an array of strings".into()),
+        ("auto_heal", json!("yes"), "auto_heal: \"yes\"; allowed: true or false".into()),
+        ("health_grace", json!(-1), "health_grace: -1 is out of range; allowed: a whole number from 0 to 31536000".into()),
+        ("heal_max_restarts", json!(3.0), "heal_max_restarts: 3.0 is not a whole number; allowed: a whole number from 0 to 1000000".into()),
+        ("cpu_threshold", json!(-0.1), "cpu_threshold: -0.1 is out of range; allowed: a number from 0 up".into()),
+    ] {
+        assert_eq!(with(dir, key, value), (vec![format!("web: {reason} (service skipped)")], false));
+    }
+}
+
+#[test]
+fn rules_1_and_2_ask_for_what_the_flags_need() {
+    let of = |service: Value| good(&json!({"services": [service]}));
+    let texts = of(json!({"name": "a", "auto_update": true})).warnings;
+    assert_eq!(
+        texts,
+        [
+            "a: compose_files: auto_update needs at least one compose file (service skipped)",
+            "a: compose_project: auto_update needs a compose project (service skipped)",
+            "a: images: auto_update needs at least one image (service skipped)",
+        ]
+    );
+    let texts = of(json!({"name": "a", "auto_heal": true, "compose_project": ""})).warnings;
+    assert_eq!(texts, ["a: auto_heal: needs compose_project or container_name (service skipped)"]);
+    for other in ["compose_project", "container_name"] {
+        assert_eq!(of(json!({"name": "a", "auto_heal": true, other: "x"})).services.len(), 1);
+    }
+    // A project of a wrong type is one fault, not two.
+    let texts = of(json!({"name": "a", "auto_heal": true, "compose_project": 5})).warnings;
+    assert_eq!(texts, ["a: compose_project: 5; allowed: a string (service skipped)"]);
+}
+
+#[test]
+fn rule_7_silent_skips_all_rules_but_not_the_name() {
+    let of = |service: Value| good(&json!({"services": [service]}));
+    let config = of(json!({
+        "name": "s", "silent": true, "auto_update": true, "auto_heal": true, "images": ["x y", "web"],
+        "compose_files": ["../a"], "compose_project": "a b", "env_file": "b",
+    }));
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.services[0].images.len(), 1);
+    assert!(of(json!({"name": "s/", "silent": true})).services.is_empty());
+}
+
+#[test]
+fn names_are_usable_in_paths_and_unique() {
+    let long = "a".repeat(64);
+    for name in ["web", "A_b.c-1", long.as_str()] {
+        assert_eq!(good(&json!({"services": [{"name": name}]})).services.len(), 1);
+    }
+    let longer = "a".repeat(65);
+    for name in ["a b", "a/b", "ü", "a\n", longer.as_str(), ""] {
+        let config = good(&json!({"services": [{"name": name}, {"name": "next"}]}));
+        let quoted = quote(name);
+        assert_eq!(
+            config.warnings,
+            [format!(
+                "services[0].name: {quoted}; allowed: 1 to 64 letters, digits, \"_\", \".\" and \"-\" (service skipped)"
+            )]
+        );
+        assert_eq!(config.services.len(), 1);
+    }
+    let config =
+        good(&json!({"services": [{"name": "a"}, {"name": "b"}, {"name": "a", "auto_start": true}, {}, 7]}));
+    assert_eq!(
+        config.warnings,
+        [
+            "a: name: services[2] has the name of services[0] (service skipped)",
+            "services[3].name: is missing; allowed: a string (service skipped)",
+            "services[4]: a number; allowed: an object (service skipped)",
+        ]
+    );
+    assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(!config.services[0].auto_start);
+}
+
+#[test]
+fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
+    let folder = folder();
+    let dir = folder.path();
+    let refused = "will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first";
+    for project in ["Web", "-x", "_x"] {
+        let expected = vec![format!("web: compose_project: {project:?} {refused}")];
+        assert_eq!(with(dir, "compose_project", json!(project)), (expected, true));
+    }
+    let shared = dir.join("shared.yml");
+    fs::write(&shared, "").unwrap();
+    for (mode, warned) in [(0o644, false), (0o664, true), (0o646, true), (0o600, false)] {
+        fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+        let text = format!(
+            "web: compose_files[0]: {shared:?} can be changed by others than its owner (mode {mode:04o}); who can change it controls this machine"
+        );
+        let expected = if warned { vec![text] } else { vec![] };
+        assert_eq!(with(dir, "compose_files", json!([shared])), (expected, true));
+    }
+    let open = dir.join("open");
+    fs::create_dir(&open).unwrap();
+    fs::write(open.join("f"), "").unwrap();
+    fs::set_permissions(open.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    for (key, value, place) in [
+        ("env_file", json!(open.join("f")), "env_file"),
+        ("compose_files", json!([open.join("f")]), "compose_files[0]"),
+    ] {
+        let end = "who can change it controls this machine";
+        let expected = vec![
+            format!("web: {place}: the folder {open:?} can be changed by anybody (mode 0777); {end}"),
+            format!(
+                "web: {place}: {:?} can be changed by others than its owner (mode 0666); {end}",
+                open.join("f")
+            ),
+        ];
+        assert_eq!(with(dir, key, value), (expected, true));
+    }
+    let config = good(
+        &json!({"services": [{"name": "a", "auto_start": true, "compose_watch": true, "container_name": "c"}]}),
+    );
+    assert_eq!(
+        config.warnings,
+        [
+            "a: auto_start: has no effect without compose_project and compose_files",
+            "a: compose_watch: has no effect without compose_project and compose_files",
+        ]
+    );
+    assert_eq!(config.services.len(), 1);
+    let (warnings, _) = with(dir, "images", json!(["web", "localhost:5000/web:latest"]));
+    assert_eq!(
+        warnings,
+        ["web: images[1]: \"localhost:5000/web:latest\" is the same image as \"web\" and counts once"]
+    );
+    let (warnings, kept) = with(dir, "auto_hael", json!(true));
+    assert_eq!(warnings, ["web: auto_hael: is not a known key and is ignored; did you mean \"auto_heal\"?"]);
+    assert!(kept);
+}
+
+#[test]
+fn a_link_above_the_compose_file_is_legal() {
+    let folder = folder();
+    let link = folder.path().join("opt");
+    symlink(folder.path(), &link).unwrap();
+    assert_eq!(with(folder.path(), "compose_files", json!([link.join("compose.yml")])), (vec![], true));
+}
