@@ -99,14 +99,18 @@ fn why() -> Value {
 /// What a command shows at a terminal of so many columns, and its exit code.
 fn at_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> (String, i32) {
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("stty cols {columns} rows 50 && exec \"$0\" \"$@\"")]);
+    // The library sets a size of its own when the process runs already: the shell waits until that is over.
+    command.args(["-c", &format!("read go && stty cols {columns} rows 50 && exec \"$0\" \"$@\"")]);
     command.arg(env!("CARGO_BIN_EXE_evenkeel")).args(arguments);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("TERM", "xterm-256color");
     command.envs(variables.iter().copied());
     let mut session = Session::spawn(command).unwrap();
     session.set_expect_timeout(Some(LONG));
+    session.send("\n").unwrap();
     let found = session.expect(Eof).unwrap();
     let shown = String::from_utf8_lossy(found.as_bytes()).replace("\r\n", "\n");
+    // What was sent is echoed.
+    let shown = shown.trim_start_matches('\n').to_owned();
     let expectrl::process::unix::WaitStatus::Exited(_, code) = session.get_process().wait().unwrap() else {
         panic!("killed: {shown}")
     };
