@@ -29,6 +29,7 @@ use warp::filters::BoxedFilter;
 use crate::PROGRAM;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
+use crate::adapters::gate_command::GatePrograms;
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
@@ -223,6 +224,7 @@ impl Parts {
             signatures: self.registry.clone(),
             tags: self.registry.clone(),
             compose: self.compose.clone(),
+            gate_command: Arc::new(GatePrograms::default()),
             store,
             record: record(&audit),
             commit: Arc::new(move |changes, entries| {

@@ -147,6 +147,48 @@ pub trait Tags: Send + Sync + 'static {
     async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError>;
 }
 
+/// Asks a program whether an update may begin (DECISIONS 7).
+#[async_trait]
+pub trait GateCommand: Send + Sync + 'static {
+    /// Runs `argv` without a shell and waits for its answer, a minute at most.
+    async fn ask(&self, argv: &[String], question: &GateQuestion) -> GateAnswer;
+}
+
+/// What the gate command is asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateQuestion {
+    /// The service's name.
+    pub service: String,
+    /// The image in normal form.
+    pub image: Reference,
+    /// What the registry has.
+    pub digest: Digest,
+    /// What runs, where that is known.
+    pub old_digest: Option<Digest>,
+}
+
+/// What the gate command says. A reason is one line, without control characters; empty where it printed none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateAnswer {
+    /// The update may begin.
+    Go {
+        /// The last line that it printed.
+        reason: String,
+    },
+    /// The update has to wait.
+    Wait {
+        /// The last line that it printed.
+        reason: String,
+    },
+    /// It gave no answer, so the update has to wait.
+    Failed {
+        /// What went wrong, in a stable text.
+        fault: String,
+        /// The last line that it printed.
+        reason: String,
+    },
+}
+
 /// How much it matters to get a fresh answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {

@@ -100,6 +100,7 @@ pub fn service_status(name: &str) -> ServiceStatus {
         memory_limit_mb: 0.0,
         last_check: None,
         next_check: None,
+        waiting: None,
         check_status: CheckStatus::Idle,
         way_back: None,
         way_back_reason: None,

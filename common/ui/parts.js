@@ -320,11 +320,14 @@ const kindWords = (kind) => legible(kind).replaceAll("_", " ");
 // --- asking ------------------------------------------------------------------------------------------------------
 
 // Asks the program; the answer as JSON. Fails with words that say what to do, and always within 20 seconds.
-async function ask(method, path) {
+async function ask(method, path, body) {
   const late = AbortSignal.timeout(20000);
   let response;
   try {
-    response = await fetch(path, { method, signal: late, headers: { accept: "application/json" }, cache: "no-store" });
+    response = await fetch(path, {
+      method, signal: late, cache: "no-store", body: body && JSON.stringify(body),
+      headers: { accept: "application/json", ...(body && { "content-type": "application/json" }) },
+    });
   } catch {
     throw new Error(late.aborted ? "No answer within 20 seconds." : "No connection. Is the program running?");
   }

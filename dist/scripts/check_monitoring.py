@@ -12,9 +12,10 @@ import sys
 import yaml
 
 REPO, WORK = map(pathlib.Path, sys.argv[1:3])
-# The agent shows these only for containers that it has measured, which takes an engine. That the name is right is
+# The agent shows these only for containers that it has measured, which takes an engine, or while an update waits. That the name is right is
 # read off the source instead.
 MEASURED = {
+    "evenkeel_update_waiting": "agent/src",
     "evenkeel_service_cpu_cores": "agent/src",
     "evenkeel_service_memory_usage_bytes": "agent/src",
     "evenkeel_service_memory_limit_bytes": "agent/src",

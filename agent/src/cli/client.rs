@@ -6,7 +6,8 @@ use std::time::Duration;
 use evenkeel_common::config::ConfigSource;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::Config;
@@ -84,6 +85,15 @@ impl Client {
         self.answer(Method::POST, path).await
     }
 
+    /// `POST`s a body.
+    pub(super) async fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.exchange(self.http.request(Method::POST, self.url(path)).json(body)).await
+    }
+
     /// Opens a stream; its chunks come until the agent ends it.
     pub(super) async fn stream(&self, path: &[&str], after: Option<&str>) -> Result<Response, ClientError> {
         let mut request = self.http.request(Method::GET, self.url(path));
@@ -98,16 +108,16 @@ impl Client {
     pub(super) async fn audit<T: DeserializeOwned>(&self, limit: u32) -> Result<T, ClientError> {
         let mut url = self.url(&["audit"]);
         url.query_pairs_mut().append_pair("limit", &limit.to_string());
-        self.exchange(Method::GET, url).await
+        self.exchange(self.http.request(Method::GET, url)).await
     }
 
     async fn answer<T: DeserializeOwned>(&self, method: Method, path: &[&str]) -> Result<T, ClientError> {
-        self.exchange(method, self.url(path)).await
+        self.exchange(self.http.request(method, self.url(path))).await
     }
 
-    async fn exchange<T: DeserializeOwned>(&self, method: Method, url: Url) -> Result<T, ClientError> {
-        let request = self.http.request(method, url).timeout(ANSWER_TIMEOUT);
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+    async fn exchange<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        let response =
+            request.timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         match serde_json::from_slice(&body) {

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use evenkeel_common::cli::say;
 use evenkeel_common::wire::{
-    AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport, StatusValue, TriggerReply, UnblockReply,
-    WhyReport,
+    ApproveReply, ApproveRequest, AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport,
+    StatusValue, TriggerReply, UnblockReply, WhyReport,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -69,6 +69,17 @@ pub enum RemoteTask {
     Unblock {
         /// The service
         name: String,
+        /// Agent and form
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Approve the update of a service that waits
+    Approve {
+        /// The service
+        name: String,
+        /// Only this digest, as `why` or `status` shows it
+        #[arg(long, value_name = "DIGEST")]
+        digest: Option<String>,
         /// Agent and form
         #[command(flatten)]
         target: Target,
@@ -158,6 +169,15 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         RemoteTask::Unblock { name, target } => {
             let reply: UnblockReply = target.client(config)?.post(&["unblock", name]).await?;
             target.show(&reply, || format!("{}: {}\n", reply.service, reply.status.replace('_', " ")));
+            Ok(true)
+        }
+        RemoteTask::Approve { name, digest, target } => {
+            let body = ApproveRequest { digest: digest.clone() };
+            let reply: ApproveReply = target.client(config)?.post_json(&["approve", name], &body).await?;
+            target.show(&reply, || match &reply {
+                ApproveReply::Approved { service, digest } => format!("{service}: {digest} is approved\n"),
+                ApproveReply::NothingWaiting => "no update waits for an approval\n".to_owned(),
+            });
             Ok(true)
         }
         RemoteTask::Audit { follow, limit, target } => {

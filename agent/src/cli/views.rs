@@ -1,7 +1,7 @@
 //! What the subcommands print for people.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, ServiceStatus, StatusReport, StatusValue,
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, ServiceStatus, StatusReport, StatusValue, Waiting,
     WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -47,6 +47,9 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
     };
     if let Some(progress) = &record.deploy {
         line("deployment", &progress_in_words(progress, now));
+    }
+    if let Some(waiting) = &record.waiting {
+        line("waiting", &format!("{} {}: {}", waiting.image, waiting.digest, waiting_in_words(waiting, now)));
     }
     for (key, text) in [
         ("fault", &record.errored),
@@ -108,7 +111,7 @@ fn reason(gate: &Gate, now: Timestamp) -> String {
 
 /// A request of the API as the command that makes it.
 fn as_command(how: &str) -> String {
-    ["trigger", "redeploy", "unblock"].iter().fold(how.to_owned(), |how, verb| {
+    ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
         how.replace(&format!("POST /{verb}/"), &format!("evenkeel {verb} "))
     })
 }
@@ -153,12 +156,19 @@ fn remark(service: &ServiceStatus, now: Timestamp) -> String {
         return progress_in_words(progress, now);
     }
     let first = [&service.errored, &service.unhealthy_reason].into_iter().flatten().next().cloned();
-    match (first, &service.blocked) {
-        (Some(text), _) => text,
-        (None, Some(digest)) => format!("{digest} is blocked"),
-        (None, None) if !service.auto_update => "auto_update is off".to_owned(),
-        (None, None) => String::new(),
+    match (first, &service.blocked, &service.waiting) {
+        (Some(text), ..) => text,
+        (None, Some(digest), _) => format!("{digest} is blocked"),
+        (None, None, Some(waiting)) => format!("an update waits: {}", waiting_in_words(waiting, now)),
+        (None, None, None) if !service.auto_update => "auto_update is off".to_owned(),
+        (None, None, None) => String::new(),
     }
+}
+
+/// What an update waits for.
+fn waiting_in_words(waiting: &Waiting, now: Timestamp) -> String {
+    let lifts = waiting.lifts_at.map(|at| format!("; lifts {}", until(at, now))).unwrap_or_default();
+    format!("{}{lifts}; to pass it: {}", waiting.why, as_command(&waiting.clear))
 }
 
 fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {

@@ -1,9 +1,11 @@
 //! Endpoints that make something happen (spec 4.1). They answer at once; what follows shows in status and audit.
 
-use evenkeel_common::http::{Request, Response, StatusCode, json};
-use evenkeel_common::wire::{RedeployReply, TriggerReply, UnblockReply};
+use evenkeel_common::config::quote;
+use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::wire::{ApproveReply, ApproveRequest, RedeployReply, TriggerReply, UnblockReply};
 
 use super::{Api, refused};
+use crate::model::image::Digest;
 use crate::service::input::{ServiceReply, ServiceRequest};
 
 pub(super) async fn trigger_all(api: Api, _: Request) -> Response {
@@ -44,4 +46,36 @@ pub(super) async fn unblock(api: Api, request: Request) -> Response {
         }
         Err(fault) => refused(&fault),
     }
+}
+
+/// Approves the digest that waits. One that names another digest than waits by now is refused: it was not looked at.
+pub(super) async fn approve(api: Api, request: Request) -> Response {
+    let name = request.param("name");
+    let digest = match named_digest(&request.body) {
+        Ok(digest) => digest,
+        Err(what) => return error(StatusCode::BAD_REQUEST, what),
+    };
+    match api.services.ask(name, ServiceRequest::Approve(digest)).await {
+        Ok(ServiceReply::Approved(digest)) => {
+            let reply = ApproveReply::Approved { service: name.to_owned(), digest: digest.to_string() };
+            json(StatusCode::OK, &reply)
+        }
+        Ok(ServiceReply::OtherWaiting(digest)) => {
+            error(StatusCode::CONFLICT, format!("another digest waits by now: {digest}"))
+        }
+        Ok(_) => json(StatusCode::OK, &ApproveReply::NothingWaiting),
+        Err(fault) => refused(&fault),
+    }
+}
+
+/// The digest that a body names; an empty body names none.
+fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
+    if body.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let request: ApproveRequest =
+        serde_json::from_slice(body).map_err(|fault| format!("the body is not as expected: {fault}"))?;
+    let Some(text) = request.digest else { return Ok(None) };
+    let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
+    Digest::parse(&text).map(Some).map_err(expected)
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenkeel_common::wire::{
-    AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport, TriggerReply,
-    UnblockReply, WhyReport,
+    ApproveReply, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport,
+    TriggerReply, UnblockReply, WhyReport,
 };
 use serde_json::json;
 
@@ -34,6 +34,15 @@ pub(super) fn blocked() -> Doc {
 
 pub(super) fn unblock() -> Doc {
     Doc::of("Lifts the blocks of a service.").json::<UnblockReply>(200, "Done, or there was none.").named()
+}
+
+pub(super) fn approve() -> Doc {
+    Doc::of("Approves the update that waits.")
+        .body(&["application/json"], "Optional: the digest that is meant, {\"digest\": \"sha256:…\"}.")
+        .json::<ApproveReply>(200, "Done, or nothing waits.")
+        .json::<ErrorBody>(400, "The body is not as expected.")
+        .json::<ErrorBody>(409, "Another digest waits by now.")
+        .named()
 }
 
 pub(super) fn not_found() -> Doc {

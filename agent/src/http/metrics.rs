@@ -276,7 +276,18 @@ impl View<'_> {
             let samples = services.iter().filter_map(|s| Some(([("service", s.name.as_str())], value(s)?)));
             family(name, help, samples)
         });
-        std::iter::once(status).chain(per_service).collect()
+        let waiting = services.iter().filter_map(|s| {
+            let waiting = s.waiting.as_ref()?;
+            Some(([("gate", waiting.gate.as_str()), ("service", s.name.as_str())], 1.0))
+        });
+        let waiting = family(
+            "evenkeel_update_waiting",
+            "1 while a gate holds back an update that was found; the label names the first such gate.",
+            waiting,
+        );
+        // Prometheus refuses a family without samples.
+        let waiting = Some(waiting).filter(|family| !family.get_metric().is_empty());
+        std::iter::once(status).chain(per_service).chain(waiting).collect()
     }
 }
 

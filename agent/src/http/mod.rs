@@ -81,6 +81,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .route(Method::GET, "/blocked", read::blocked, docs::blocked())
         .route(Method::DELETE, "/blocked/{name}", control::unblock, docs::unblock())
         .route(Method::POST, "/unblock/{name}", control::unblock, docs::unblock())
+        .route_with_body(Method::POST, "/approve/{name}", &small_bodies(), control::approve, docs::approve())
         .route(Method::GET, "/not-found", read::not_found, docs::not_found())
         .route(Method::GET, "/errored", read::errored, docs::errored())
         .route(Method::GET, "/status", read::status, docs::status())
@@ -107,6 +108,11 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
 /// What the bodies of registries' events may hold: eight of the largest, and half of that for one address.
 fn event_bodies(limits: Limits) -> Bodies {
     Bodies::new(limits.body_bytes, 8 * limits.body_bytes, 4 * limits.body_bytes)
+}
+
+/// What the bodies of people's requests may hold: they name a digest.
+fn small_bodies() -> Bodies {
+    Bodies::new(4096, 64 * 4096, 16 * 4096)
 }
 
 /// A refusal of the fleet as an answer.

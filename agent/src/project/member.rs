@@ -305,6 +305,11 @@ impl Member {
                 Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
             }
             .boxed(),
+            Action::AskCommand { argv, image, question } => async move {
+                let answer = world.gate_command.ask(&argv, &question).await;
+                Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))
+            }
+            .boxed(),
             Action::Restart { name, id } => async move {
                 let result = world.engine.restart(&id).await;
                 Done::Input(Box::new(Input::Restarted { name, result }))

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
-use crate::ports::{Compose, Engine, Registry, Signatures, Tags};
+use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Tags};
 use crate::service::boot::Boot;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
@@ -55,6 +55,8 @@ pub struct World {
     pub tags: Arc<dyn Tags>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
+    /// Gate commands.
+    pub gate_command: Arc<dyn GateCommand>,
     /// Durable state, to be read.
     pub store: Arc<dyn Store>,
     /// How it is written.

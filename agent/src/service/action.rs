@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Members, Project, UpMode};
+use crate::ports::GateQuestion;
 
 use super::maintenance::MaintenanceTask;
 use super::scope::Scope;
@@ -37,6 +38,15 @@ pub enum Action {
     Step(Step),
     /// A task beside checks and deployments.
     Maintain(MaintenanceTask),
+    /// Ask the gate command.
+    AskCommand {
+        /// The program and its arguments.
+        argv: Vec<String>,
+        /// Image as configured; goes back into the answer.
+        image: String,
+        /// What it is asked.
+        question: GateQuestion,
+    },
     /// Restart a container.
     Restart {
         /// Its name.

@@ -34,6 +34,11 @@ impl Service {
             self.last_check = Some(now);
         }
         let observation = self.without_left_behind(observation);
+        self.note_found(&observation, now);
+        if asked {
+            self.trigger_passes = true;
+            self.approve_found(&observation);
+        }
         let Compared { stale, matching } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files);
         self.compare_with_shutdown(&observation.containers, now);
@@ -71,10 +76,13 @@ impl Service {
         if pending {
             return;
         }
+        self.follow_candidates(now);
+        self.trigger_passes &= self.wanted == Some(Cause::Update) || self.awaits_command();
         if let Some(why) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
             self.emit(Event::TriggerFailed { why: why.clone() }, now);
         }
-        let faults: Vec<String> = bars_update.into_iter().chain(registry_fault).collect();
+        let faults: Vec<String> =
+            bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
         self.conclude_check(asked, &faults, now);
     }
 
@@ -124,7 +132,12 @@ impl Service {
                     }
                 }
                 Comparison::Stale { remote } => {
-                    all.stale = true;
+                    // What a gate holds is not there yet: what ran before may be started.
+                    if self.is_held(view, observation, &Cause::Update, now) {
+                        all.matching &= self.ran_before(view, &observation.containers);
+                    } else {
+                        all.stale = true;
+                    }
                     if compare::is_comparable(view) {
                         self.durable.not_found.remove(&image);
                     }
@@ -157,7 +170,8 @@ impl Service {
         if asked && self.wanted.is_none() {
             let has_blocked = !self.durable.blocked.is_empty();
             let has_not_found = !self.durable.not_found.is_empty();
-            self.emit(Event::Checked { has_blocked, has_not_found }, now);
+            let waits = self.waits(now);
+            self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }
 

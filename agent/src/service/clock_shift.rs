@@ -17,6 +17,7 @@ impl Service {
                 moved(&mut probation.since);
             }
         }
+        self.durable.found.iter_mut().for_each(|found| moved(&mut found.first_seen));
         for restart in self.durable.restart_states.values_mut() {
             moved_if(&mut restart.last_restart);
             moved_if(&mut restart.watched_since);

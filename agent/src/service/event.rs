@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_common::wire::Gate;
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, LabelChange, Reference};
@@ -23,9 +24,13 @@ pub(super) enum Event {
     /// A person asked for a check.
     ManualTrigger,
     /// The check that a person asked for is done, and nothing follows from it.
-    Checked { has_blocked: bool, has_not_found: bool },
+    Checked { has_blocked: bool, has_not_found: bool, waits: Option<String> },
     /// The check that a person asked for failed.
     TriggerFailed { why: String },
+    /// The registry has a digest that a gate holds back.
+    UpdateAvailable { image: String, digest: Digest, old_digest: Option<Digest>, gate: Gate },
+    /// A person approved a digest.
+    Approved { image: String, digest: Digest },
     /// There is no local digest to compare the registry's with.
     NotFound { image: String, remote: Digest, is_here: bool },
     /// Blocked digests may be deployed again.

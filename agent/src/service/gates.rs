@@ -1,14 +1,18 @@
 //! What keeps an update from going live now, and what would lift it (DECISIONS 7).
 //!
-//! One pure function of a snapshot, the configuration and the time; `/why`, the command line and whoever else asks use
-//! this one. A gate that is added is a function and a row in [`GATES`].
+//! Pure functions of what is known, the configuration and the time; the service's decision to begin an update, `/why`, the
+//! record's `waiting`, the page and the command line all use these. A gate that is added is a function and a row: in
+//! [`GATES`] where it keeps a check from finding anything, in [`DIGEST_GATES`] where it holds a digest that was found.
 
-use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, WhyReport};
-use jiff::Timestamp;
+use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, Waiting, WhyReport};
+use jiff::{SignedDuration, Timestamp};
 
-use crate::config::ServiceConfig;
+use crate::config::{ServiceConfig, UpdateConfig};
+use crate::ports::GateAnswer;
 
+use super::candidate::Candidate;
 use super::status::{Snapshot, StatusContext};
+use super::wording::seconds;
 
 /// What a gate looks at.
 struct View<'a> {
@@ -18,15 +22,199 @@ struct View<'a> {
     context: &'a StatusContext<'a>,
 }
 
-/// All gates, in the order in which they are asked.
-const GATES: [fn(&View<'_>) -> Gate; 9] =
-    [config, engine, registry, deploying, blocked, not_found, signature, fault, schedule];
+/// The gates before a digest is found, in the order in which they are asked.
+const GATES: [fn(&View<'_>) -> Gate; 8] =
+    [config, engine, registry, deploying, blocked, not_found, fault, signature];
+
+/// Who wants an update to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A poll cycle.
+    Cycle,
+    /// A person's `POST /trigger/<name>`.
+    Trigger,
+    /// A person's `POST /redeploy/<name>`.
+    Redeploy,
+}
+
+/// A gate of a digest that was found.
+struct DigestGate {
+    word: &'static str,
+    is_configured: fn(&UpdateConfig) -> bool,
+    judge: fn(&Rules<'_>, &Candidate) -> Gate,
+    passed_by: &'static [Asker],
+}
+
+const COMMAND: &str = "command";
+
+/// The gates of a digest, in the order of DECISIONS 7. The warden's decisions (freeze, immunity, ring)
+/// belong before the command; `signature` is asked before a digest counts as found.
+const DIGEST_GATES: [DigestGate; 4] = [
+    DigestGate {
+        word: COMMAND,
+        is_configured: |update| !update.gate.is_empty(),
+        judge: command,
+        passed_by: &[Asker::Redeploy],
+    },
+    DigestGate {
+        word: "approval",
+        is_configured: |update| update.approve,
+        judge: approval,
+        passed_by: &[Asker::Trigger, Asker::Redeploy],
+    },
+    DigestGate {
+        word: "min_age",
+        is_configured: |update| update.min_age.is_some(),
+        judge: min_age,
+        passed_by: &[Asker::Trigger, Asker::Redeploy],
+    },
+    DigestGate {
+        word: "window",
+        is_configured: |update| update.window.is_some(),
+        judge: window,
+        passed_by: &[Asker::Trigger, Asker::Redeploy],
+    },
+];
+
+/// What the gates of a digest go by.
+#[derive(Clone, Copy)]
+pub(super) struct Rules<'a> {
+    /// The service's name.
+    pub(super) service: &'a str,
+    /// As configured.
+    pub(super) update: &'a UpdateConfig,
+    /// The time.
+    pub(super) now: Timestamp,
+}
+
+impl Rules<'_> {
+    /// The gates that hold a digest, in order.
+    fn holds<'a>(
+        &'a self,
+        candidate: &'a Candidate,
+        asker: Asker,
+    ) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
+        let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self.update));
+        let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
+        rows.map(|row| (row.word, (row.judge)(self, candidate))).filter(|(_, gate)| gate.holds)
+    }
+
+    /// The first gate that holds a digest back from this asker.
+    pub(super) fn first_hold(&self, candidate: &Candidate, asker: Asker) -> Option<Gate> {
+        self.holds(candidate, asker).map(|(_, gate)| gate).next()
+    }
+
+    /// When the next gate that holds a digest lets it go by itself.
+    pub(super) fn lifts_at(&self, candidate: &Candidate) -> Option<Timestamp> {
+        let lifts = self.holds(candidate, Asker::Cycle).filter_map(|(_, gate)| gate.lifts_at);
+        lifts.filter(|at| *at > self.now).min()
+    }
+
+    /// Whether all gates before the command let a digest go.
+    pub(super) fn may_ask_command(&self, candidate: &Candidate) -> bool {
+        self.holds(candidate, Asker::Cycle).next().is_none_or(|(first, _)| {
+            let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
+            place(first) >= place(COMMAND)
+        })
+    }
+
+    /// Whether the approval is what a digest waits for, be it with others.
+    pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
+        approval(self, candidate).holds
+    }
+
+    /// What the record says of a digest that waits.
+    pub(super) fn waiting(&self, candidate: &Candidate) -> Option<Waiting> {
+        let gate = self.first_hold(candidate, Asker::Cycle)?;
+        Some(Waiting {
+            image: candidate.image.clone(),
+            digest: candidate.digest.to_string(),
+            gate: gate.gate,
+            why: gate.why,
+            lifts_at: gate.lifts_at,
+            clear: gate.clear.unwrap_or_default(),
+        })
+    }
+}
+
+/// Whether this is the gate of the command.
+pub(super) fn is_command(gate: &Gate) -> bool {
+    gate.gate == COMMAND
+}
+
+/// How the first digest that is held, or else the first that was found, stands before each of its gates.
+fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
+    let update = view.config.update.as_deref();
+    let rules = update.map(|update| Rules { service: &view.record.name, update, now: view.context.now });
+    let candidates = &view.snapshot.candidates;
+    let is_held = |candidate: &&Candidate| {
+        rules.is_some_and(|rules| rules.first_hold(candidate, Asker::Cycle).is_some())
+    };
+    let candidate = candidates.iter().find(is_held).or(candidates.first());
+    DIGEST_GATES.iter().map(move |row| {
+        match (rules.filter(|rules| (row.is_configured)(rules.update)), candidate) {
+            (None, _) => open(row.word, "not configured"),
+            (Some(_), None) => open(row.word, "no update was found that it could hold"),
+            (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
+        }
+    })
+}
+
+fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let program = rules.update.gate.first().map_or("", String::as_str);
+    let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let why = match &candidate.command {
+        Some(GateAnswer::Go { reason }) => {
+            return open(COMMAND, format!("{program} lets it go{}", because(reason)));
+        }
+        Some(GateAnswer::Wait { reason }) => format!("{program} lets it wait{}", because(reason)),
+        Some(GateAnswer::Failed { fault, reason }) => {
+            format!("{program} gave no answer ({fault}){}", because(reason))
+        }
+        None => format!("{program} is being asked"),
+    };
+    by(format!("POST /redeploy/{}", rules.service), held(COMMAND, why))
+}
+
+fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    if candidate.approved {
+        return open("approval", "it was approved");
+    }
+    let why = format!("nobody has approved {} of {} yet", candidate.digest.short(), candidate.image);
+    by(format!("POST /approve/{}", rules.service), held("approval", why))
+}
+
+fn min_age(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let age = SignedDuration::try_from(rules.update.min_age.unwrap_or_default());
+    let age = age.unwrap_or(SignedDuration::MAX);
+    let lifts_at = candidate.first_seen.checked_add(age).unwrap_or(Timestamp::MAX);
+    let why = format!("first seen at {}", seconds(candidate.first_seen));
+    if lifts_at <= rules.now {
+        return open("min_age", format!("{why}, which is long enough ago"));
+    }
+    let gate = held("min_age", format!("{why}; it must be {} s old", age.as_secs()));
+    by(trigger(rules), Gate { lifts_at: Some(lifts_at), ..gate })
+}
+
+fn window(rules: &Rules<'_>, _: &Candidate) -> Gate {
+    let Some(window) = &rules.update.window else { return open("window", "not configured") };
+    if window.is_open(rules.now) {
+        return open("window", "updates may begin at this hour");
+    }
+    let gate = held("window", format!("updates may not begin at this hour ({})", window.zone()));
+    by(trigger(rules), Gate { lifts_at: window.next_opening(rules.now), ..gate })
+}
+
+fn trigger(rules: &Rules<'_>) -> String {
+    format!("POST /trigger/{}", rules.service)
+}
 
 /// How a service stands before each gate, and the first reason in one sentence.
 pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<'_>) -> WhyReport {
     let record = snapshot.record(context);
     let view = View { record: &record, snapshot, config, context };
-    let gates: Vec<Gate> = GATES.iter().map(|gate| gate(&view)).collect();
+    let before = GATES.iter().map(|gate| gate(&view));
+    let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
     let answer = held.map_or_else(|| nothing_to_do(&view), |gate| gate.why.clone());
     WhyReport { service: record.name.clone(), answer, gates }
@@ -168,14 +356,14 @@ fn schedule(view: &View<'_>) -> Gate {
 fn nothing_to_do(view: &View<'_>) -> String {
     let next = view.record.next_check.map(|at| format!("; the next check is at {}", seconds(at)));
     let next = next.unwrap_or_default();
+    let digests: Vec<&str> = view.record.images.iter().flatten().map(|image| &*image.short).collect();
+    let runs = if digests.is_empty() { String::new() } else { format!("; {} runs", digests.join(", ")) };
+    let proven = view.snapshot.proven_at.map(|at| format!(", proven at {}", seconds(at)));
+    let runs = format!("{runs}{}", proven.filter(|_| !digests.is_empty()).unwrap_or_default());
     match view.record.last_check {
-        Some(at) => format!("up to date as of the check at {}{next}", seconds(at)),
+        Some(at) => format!("up to date as of the check at {}{runs}{next}", seconds(at)),
         None => format!("not checked yet{next}"),
     }
-}
-
-fn seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]

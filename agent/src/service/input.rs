@@ -10,6 +10,7 @@ use super::maintenance::MaintenanceResult;
 use super::wording;
 use crate::model::image::{Digest, ImageId, LabelChange, Reference};
 use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw};
+use crate::ports::GateAnswer;
 
 /// Something that is known now and was not before.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +58,15 @@ pub enum Input {
     Measured(Measurement),
     /// A task beside checks and deployments ended.
     Maintained(MaintenanceResult),
+    /// The gate command has answered.
+    CommandAnswered {
+        /// Image as configured.
+        image: String,
+        /// What it was asked about.
+        digest: Digest,
+        /// Its answer.
+        answer: GateAnswer,
+    },
 }
 
 impl Input {
@@ -76,7 +86,8 @@ impl Input {
             | Input::Inspected { .. }
             | Input::Stepped(_)
             | Input::Restarted { .. }
-            | Input::Maintained(_) => true,
+            | Input::Maintained(_)
+            | Input::CommandAnswered { .. } => true,
             Input::Event { .. } | Input::EngineGap | Input::EngineBack | Input::Measured(_) => false,
         }
     }
@@ -271,7 +282,7 @@ impl StepResult {
 }
 
 /// What a person asks of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceRequest {
     /// Check now.
     Check,
@@ -279,10 +290,12 @@ pub enum ServiceRequest {
     Redeploy,
     /// Forget the blocks.
     Unblock,
+    /// Approve the digest that waits: this one where one is named.
+    Approve(Option<Digest>),
 }
 
 /// What a service answers to a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceReply {
     /// It will be done.
     Accepted,
@@ -292,6 +305,12 @@ pub enum ServiceReply {
     Unblocked,
     /// There was no block.
     NotBlocked,
+    /// This digest is approved.
+    Approved(Digest),
+    /// Not the named digest waits, but this one.
+    OtherWaiting(Digest),
+    /// No digest waits for an approval.
+    NothingWaiting,
 }
 
 /// When containers were told to stop, by ID.

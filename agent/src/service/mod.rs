@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `assess.rs` | how a container is doing: the only judgement of "well" |
 //! | `compare.rs` | whether an image is up to date |
+//! | `candidate.rs` | what is known of a digest that may be deployed: first seen, approved, the command's answer |
 //! | `check.rs` | what follows from a check: nothing, a block, something to do |
 //! | `rollout/` | the rollout of images: plan, steps, probation, rollback |
 //! | `compose_run.rs` | a `compose up` that is no rollout: start, changed files, force up, recreate |
@@ -32,6 +33,7 @@ pub mod action;
 mod alert;
 mod assess;
 pub mod boot;
+pub mod candidate;
 mod check;
 mod clock_shift;
 mod compare;
@@ -126,6 +128,12 @@ pub struct Service {
     /// The first part of the check under way was decided on already.
     rest_follows: bool,
     redeploy_asked: bool,
+    /// A person's trigger passes some gates, until the update that it is about begins or there is none.
+    trigger_passes: bool,
+    /// A cycle, or a person, has asked for a check since the gate command was asked last.
+    new_cycle: bool,
+    /// Questions to the gate command.
+    command_asks: Vec<candidate::CommandAsk>,
     /// A person acted after a rollback had failed: the next check tries it again.
     retry_rollback: bool,
     stepping: bool,
@@ -181,6 +189,9 @@ impl Service {
             checking: false,
             rest_follows: false,
             redeploy_asked: false,
+            trigger_passes: false,
+            new_cycle: false,
+            command_asks: Vec::new(),
             retry_rollback: false,
             stepping: false,
             restarting: BTreeSet::new(),
@@ -251,7 +262,7 @@ impl Service {
         if self.is_deploying() || self.wanted.is_some() || !self.can_check() {
             return false;
         }
-        self.check_due = true;
+        (self.check_due, self.new_cycle) = (true, true);
         true
     }
 
@@ -309,6 +320,9 @@ impl Service {
                 self.inspect_at = Some(now);
                 self.interrupted(now);
             }
+            Input::CommandAnswered { image, digest, answer } => {
+                self.command_answered(&image, &digest, answer, now);
+            }
             Input::Measured(measurement) => self.measured(measurement, now),
             Input::Maintained(result) => self.maintained(result, now),
         }
@@ -360,6 +374,8 @@ impl Service {
             self.checking = true;
             let mut settled = self.durable.blocked.clone();
             settled.extend(self.durable.not_found.clone());
+            settled
+                .extend(self.durable.found.iter().map(|found| (found.image.clone(), found.digest.clone())));
             let asked = std::mem::take(&mut self.check_asked);
             let files = self
                 .config
@@ -376,6 +392,9 @@ impl Service {
                 settled,
                 published,
             });
+        }
+        if let Some(ask) = self.next_command_ask() {
+            return Some(ask);
         }
         self.next_inspection(now).or_else(|| self.next_maintenance(now))
     }

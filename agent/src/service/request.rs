@@ -36,10 +36,11 @@ impl Service {
                 if !std::mem::replace(&mut self.check_asked, true) {
                     self.emit(Event::ManualTrigger, now);
                 }
-                self.check_due = true;
+                (self.check_due, self.new_cycle) = (true, true);
                 self.check_way_back_now(now);
                 ServiceReply::Accepted
             }
+            ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
             ServiceRequest::Redeploy if self.config.project().is_none() => {
                 ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
             }

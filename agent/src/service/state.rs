@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId};
 
 use super::action::OldImage;
 use super::boot;
+use super::candidate::Found;
 use super::input::StopTimes;
 use super::maintenance::{DeployedImage, WayBack};
 use super::restart_state::RestartState;
@@ -24,6 +26,9 @@ pub struct Durable {
     /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
     /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
     pub published: BTreeMap<String, Digest>,
+    /// What is known of the digests that the registry has, where gates may hold them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub found: Vec<Found>,
     /// Counters (spec 2.1).
     pub totals: Totals,
     /// A rollback failed; nothing is done until someone acts or the registry has a new digest.
@@ -40,6 +45,8 @@ pub struct Durable {
     pub told_tags: BTreeMap<String, String>,
     /// What was found of the way back last.
     pub way_back: Option<WayBack>,
+    /// When what runs passed its last probation.
+    pub proven_at: Option<Timestamp>,
     /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
     pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers on images of this service that compose does not bring along.

@@ -1,21 +1,24 @@
 //! How a service looks from outside: a view over its facts, never stored (spec 2.1-2.3, 3.1).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use evenkeel_common::wire::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
-    WayBackValue,
+    Waiting, WayBackValue,
 };
 
 use jiff::Timestamp;
 
-use crate::config::ConfiguredImage;
+use crate::config::{ConfiguredImage, UpdateConfig};
 use crate::model::image::Digest;
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 
 use super::assess::{Condition, Inactive};
+use super::candidate::Candidate;
 use super::compare::Comparison;
+use super::gates::Rules;
 use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
@@ -42,6 +45,12 @@ pub struct Snapshot {
     pub network_owners: BTreeSet<String>,
     /// What of the service is not done because it is not the agent's to do.
     pub warnings: Vec<String>,
+    /// When what runs passed its last probation.
+    pub proven_at: Option<Timestamp>,
+    /// Digests that were found, where the service has gates.
+    pub candidates: Vec<Candidate>,
+    /// The gates as configured.
+    pub update: Option<Arc<UpdateConfig>>,
     /// What the registries gave instead of digests in the last check.
     pub registry_fault: Option<String>,
     /// Images, as configured, that wait for a signature, and why in words.
@@ -77,8 +86,19 @@ impl Snapshot {
         for (container, runtime) in record.containers.iter_mut().flatten().zip(&self.runtimes) {
             container.status = if is_away { runtime.last_seen() } else { runtime.text(around.now) };
         }
+        record.waiting = self.waiting(around.now);
         record.status = value(&record);
         record
+    }
+}
+
+impl Snapshot {
+    /// The first digest that waits, and what for.
+    fn waiting(&self, now: Timestamp) -> Option<Waiting> {
+        let rules = Rules { service: &self.status.name, update: self.update.as_deref()?, now };
+        // What is being deployed waits for nothing.
+        let mut candidates = self.candidates.iter().filter(|_| !self.status.deploying);
+        candidates.find_map(|candidate| rules.waiting(candidate))
     }
 }
 
@@ -124,6 +144,7 @@ impl Service {
             memory_limit_mb: total.map(|total| mebibytes(total.memory_limit)).unwrap_or_default(),
             last_check: self.last_check,
             next_check: None,
+            waiting: None,
             check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
             way_back: durable.way_back.as_ref().map(|way_back| match way_back.risk {
                 Some(_) => WayBackValue::AtRisk,
@@ -145,6 +166,9 @@ impl Service {
             running: self.running().map(|container| container.id.clone()).collect(),
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).collect(),
+            proven_at: durable.proven_at,
+            candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
+            update: config.update.clone(),
             registry_fault: self.seen.as_ref().and_then(Observation::registry_fault),
             unsigned: self.unsigned(),
         }
@@ -363,6 +387,9 @@ mod tests {
             running: Vec::new(),
             network_owners: BTreeSet::new(),
             warnings: Vec::new(),
+            proven_at: None,
+            candidates: Vec::new(),
+            update: None,
             registry_fault: None,
             unsigned: BTreeMap::new(),
         };

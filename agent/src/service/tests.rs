@@ -2,6 +2,7 @@
 
 mod assess;
 mod boot;
+mod gates;
 mod heal;
 mod journal;
 mod maintenance;

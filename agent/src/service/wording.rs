@@ -44,7 +44,10 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
     Some(match event {
         Event::Resumed { image_changes, step, reason } => resumed(&image_changes, step, reason, new),
         Event::ManualTrigger => new(Kind::MANUAL_TRIGGER, Level::Info, "manual check".to_owned()),
-        Event::Checked { has_blocked, has_not_found } => {
+        Event::Checked { waits: Some(why), .. } => {
+            new(Kind::CHECKED, Level::Info, format!("checked: an update waits: {why}"))
+        }
+        Event::Checked { has_blocked, has_not_found, waits: None } => {
             let message = match (has_blocked, has_not_found) {
                 (false, false) => "checked: everything is up to date",
                 (true, _) => "checked: the registry still has a blocked digest",
@@ -56,6 +59,17 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
             reason: Some(why),
             ..new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned())
         },
+        Event::UpdateAvailable { image, digest, old_digest, gate } => {
+            let lifts = gate.lifts_at.map(|at| format!(" (until {})", seconds(at))).unwrap_or_default();
+            let message = format!("{image} has an update that waits ({}): {}{lifts}", gate.gate, gate.why);
+            let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, message);
+            let entry = AuditEntry { reason: Some(gate.gate), ..entry };
+            with_digests(entry, old_digest.as_ref(), Some(&digest))
+        }
+        Event::Approved { image, digest } => {
+            let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
+            with_digests(entry, None, Some(&digest))
+        }
         Event::NotFound { image, remote, is_here } => not_found(&image, &remote, is_here, new),
         Event::Unblocked(unblock) => unblocked(unblock, new),
         Event::Faulted { fault: Fault { text, from_check }, output } => {
@@ -386,6 +400,16 @@ pub(super) fn made_from_elsewhere(files: &str) -> String {
     format!(
         "its containers were made from {files}, not from compose_files: relative paths may lead elsewhere"
     )
+}
+
+/// The fault of a gate command that gave no answer.
+pub(super) fn command_failed(fault: &str) -> String {
+    format!("the gate command gave no answer: {fault}")
+}
+
+/// A time as people see it.
+pub(super) fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// The images of a deployment, as configured.

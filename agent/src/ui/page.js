@@ -200,6 +200,64 @@ function deployStrip() {
   };
 }
 
+// An update that a gate holds back: which, why, and how long yet.
+function waitingStrip() {
+  const image = h("strong", { class: "said" });
+  const why = h("span", { class: "said" });
+  const left = timeNode("until");
+  const lifts = h("span", { class: "lifts" }, "lifts ", left);
+  const digest = digestNode("waiting digest", "");
+  const node = h("div", { class: "note is-waiting", hidden: true },
+    h("div", null, h("span", null, "An update waits: "), image), h("div", null, why, " ", lifts), digest.node);
+  return {
+    node,
+    set(waiting) {
+      shows(node, Boolean(waiting));
+      if (!waiting) return;
+      says(image, waiting.image);
+      says(why, `${waiting.why}${waiting.lifts_at ? ";" : "."}`);
+      shows(lifts, Boolean(waiting.lifts_at));
+      if (waiting.lifts_at) setTime(left, waiting.lifts_at);
+      digest.set(waiting.digest);
+    },
+  };
+}
+
+// Every gate of a service, asked for when somebody looks.
+async function showWhy(panel, name) {
+  if (!panel.firstChild) panel.append(h("p", { class: "empty soft said" }, "Asking…"), h("ul", { class: "things gates", hidden: true }));
+  const [answer, list] = panel.children;
+  try {
+    const report = await ask("GET", `/why/${encodeURIComponent(name)}`);
+    says(answer, report.answer);
+    shows(list, true);
+    reconcile(list, report.gates, (gate) => gate.gate, gateItem);
+  } catch (fault) {
+    says(answer, fault.message);
+  }
+}
+
+function gateItem() {
+  const word = h("strong", { class: "said" });
+  const state = h("span");
+  const why = h("span", { class: "said" });
+  const left = timeNode("until");
+  const lifts = h("span", { class: "small soft" }, "lifts ", left);
+  const clear = h("code", { class: "said small" });
+  return {
+    node: h("li", null, word, state, h("div", null, why, " ", lifts, " ", clear)),
+    update(gate) {
+      says(word, gate.gate.replaceAll("_", " "));
+      says(state, gate.holds ? "holds" : "open");
+      says(why, gate.why);
+      shows(lifts, gate.holds && Boolean(gate.lifts_at));
+      if (gate.lifts_at) setTime(left, gate.lifts_at);
+      shows(clear, gate.holds && Boolean(gate.clear));
+      says(clear, gate.clear ?? "");
+    },
+  };
+}
+
 let made = 0;
 function makeRow(name) {
   let record = null;
@@ -223,7 +281,8 @@ function makeRow(name) {
     shows(panel.lastChild, own.length === 0);
     reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
   });
-  const folds = [containers, images, recent];
+  const why = fold(`${id}w`, "Why", (panel) => showWhy(panel, name));
+  const folds = [containers, images, recent, why];
   const below = h("div", { class: "below", hidden: true }, ...folds.map((part) => part.panel));
   for (const part of folds) {
     part.latest = () => record;
@@ -236,6 +295,7 @@ function makeRow(name) {
   const blockedDigest = digestNode("blocked digest", "");
   const notFoundDigest = digestNode("missing digest", "");
   const note = h("div", { class: "note", hidden: true }, said, blockedDigest.node, notFoundDigest.node);
+  const held = waitingStrip();
 
   const flags = [flag("U", "Auto update"), flag("H", "Auto heal"), flag("S", "Auto start")];
   const due = timeNode("until");
@@ -272,17 +332,25 @@ function makeRow(name) {
     if (sure) act(node, `/unblock/${path}`, name);
   });
   unblock.hidden = true;
+  const approve = button("Approve", "Let the update that waits go, as far as the approval goes", async (node) => {
+    const { image, digest } = record.waiting;
+    const sure = await agree(`Approve the update of ${legible(name)}?`,
+      `${legible(image)} may be deployed with ${legible(digest)}.`, "Approve");
+    if (node.hidden) trigger.focus();
+    if (sure) act(node, `/approve/${path}`, name, { digest });
+  });
+  approve.hidden = true;
 
   const node = h("tr", { role: "row" },
     cell("name",
       h("div", { class: "title" }, title, h("div", { class: "folds" }, ...folds.map((part) => part.button))),
       below),
-    cell("status", h("div", { class: "state" }, word.node, deploy.node), note),
+    cell("status", h("div", { class: "state" }, word.node, deploy.node), note, held.node),
     cell("config", ...flags.map((f) => f.node)),
     cell("next", h("div", null, due, dueWord), lastLine),
     cell("resources", cpu.node, memory.node, noStats),
     cell("stats", list),
-    cell("actions", trigger, redeploy, unblock));
+    cell("actions", trigger, redeploy, unblock, approve));
 
   return {
     node,
@@ -343,6 +411,11 @@ function makeRow(name) {
       tally[2](s.restarts_total);
       tally[3](s.failures_total, true);
 
+      held.set(s.waiting);
+      const mayApprove = s.waiting?.gate === "approval";
+      if (!mayApprove && document.activeElement === approve) trigger.focus();
+      shows(approve, mayApprove);
+
       const mayUnblock = s.status === "blocked";
       if (!mayUnblock && document.activeElement === unblock) trigger.focus();
       shows(unblock, mayUnblock);
@@ -351,6 +424,7 @@ function makeRow(name) {
       images.label(s.images?.length);
       containers.refresh(s);
       images.refresh(s);
+      why.refresh(s);
     },
   };
 }
@@ -373,6 +447,8 @@ const ANSWERS = {
   triggered: (name) => `A check of ${name} has begun.`,
   redeploying: (name) => `The redeployment of ${name} has begun.`,
   unblocked: (name) => `${name} is not blocked any more. Its next check may deploy the image.`,
+  approved: (name) => `The update of ${name} is approved.`,
+  nothing_waiting: (name) => `No update of ${name} waits for an approval.`,
   not_blocked: (name) => `${name} is not blocked.`,
 };
 
@@ -381,10 +457,10 @@ function onPress(button, deed) {
   button.addEventListener("click", () => { if (!button.hasAttribute("aria-busy")) deed(button); });
 }
 
-async function act(button, path, name) {
+async function act(button, path, name, body) {
   for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
   try {
-    const answer = await ask("POST", path);
+    const answer = await ask("POST", path, body);
     if (answer?.status === "skipped") toast("Skipped.", `${name}: ${answer.reason}.`, "skipped");
     else toast("Done.", ANSWERS[answer?.status]?.(name) ?? `${name}: ${answer?.status ?? "accepted"}.`);
   } catch (fault) {

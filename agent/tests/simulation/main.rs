@@ -109,6 +109,7 @@ async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
         signatures: Arc::new(fake.clone()),
         tags: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
+        gate_command: Arc::new(fake.clone()),
         store,
         commit: Arc::new(move |changes, entries| {
             let audit = audit.clone();

@@ -12,7 +12,10 @@ use evenkeel_agent::model::{
     ComposeError, Container, ContainerEvent, EngineError, HealthState, HealthTiming, Members, Model, Project,
     RegistryError, SignatureError, SignatureVerdict, State, UpMode, Usage,
 };
-use evenkeel_agent::ports::{Compose, Engine, Image, PullProgress, Registry, Signatures, Tags, Urgency};
+use evenkeel_agent::ports::{
+    Compose, Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Tags,
+    Urgency,
+};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
@@ -585,6 +588,14 @@ impl Signatures for FakeWorld {
         self.point().await;
         let is_signed = self.lock().signed.contains(digest);
         Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
+    }
+}
+
+#[async_trait]
+impl GateCommand for FakeWorld {
+    async fn ask(&self, _: &[String], _: &GateQuestion) -> GateAnswer {
+        self.point().await;
+        GateAnswer::Go { reason: String::new() }
     }
 }
 

@@ -94,13 +94,15 @@ kinds! {
     RECOVERED = "recovered";
     /// The local image could not be resolved.
     NOT_FOUND = "not_found";
+    /// A person approved an image.
+    APPROVED = "approved";
     /// A new image passed its probation.
     UPDATED = "updated";
     /// A new image failed and the old one is healthy again.
     ROLLED_BACK = "rolled_back";
     /// A new image failed and so did the way back.
     ROLLBACK_FAILED = "rollback_failed";
-    /// An update or a newer tag waits.
+    /// A gate holds back an image, or there is a newer tag.
     UPDATE_AVAILABLE = "update_available";
     /// A rollback would fail now, or would succeed again.
     WAY_BACK = "way_back";

@@ -16,9 +16,9 @@ pub use fleet::{
 pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
-pub use reply::{ErrorBody, RedeployReply, TriggerReply, UnblockReply};
+pub use reply::{ApproveReply, ApproveRequest, ErrorBody, RedeployReply, TriggerReply, UnblockReply};
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
-    StatusFrame, StatusReport, StatusValue, WayBackValue,
+    StatusFrame, StatusReport, StatusValue, Waiting, WayBackValue,
 };
 pub use why::{Gate, WhyReport};

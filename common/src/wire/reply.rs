@@ -42,6 +42,30 @@ pub enum RedeployReply {
     },
 }
 
+/// What `POST /approve/<name>` may carry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ApproveRequest {
+    /// The digest that is meant, `sha256:<hex>`; without it the one that waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+/// Answer of `POST /approve/<name>` (DECISIONS 7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum ApproveReply {
+    /// The digest may be deployed, as far as the approval goes.
+    Approved {
+        /// The service's name.
+        service: String,
+        /// What was approved.
+        digest: String,
+    },
+    /// No digest waits for an approval.
+    NothingWaiting,
+}
+
 /// Answer of `POST /unblock/<name>` and `DELETE /blocked/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnblockReply {

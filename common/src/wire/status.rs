@@ -98,6 +98,9 @@ pub struct ServiceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub next_check: Option<Timestamp>,
+    /// An update that was found and is held back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
     /// Whether a check runs right now.
     pub check_status: CheckStatus,
     /// Whether a rollback to what runs would be possible; absent before the first check of that.
@@ -109,6 +112,25 @@ pub struct ServiceStatus {
     /// The deployment that runs right now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
+}
+
+/// An update that a gate holds back (DECISIONS 7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waiting {
+    /// Image as configured.
+    pub image: String,
+    /// Digest that waits, `sha256:<hex>`.
+    pub digest: String,
+    /// Word of the first gate that holds it.
+    pub gate: String,
+    /// Why, in one sentence.
+    pub why: String,
+    /// When that gate lets it go by itself; absent where only an event or a person ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub lifts_at: Option<Timestamp>,
+    /// The request by which a person passes the gate.
+    pub clear: String,
 }
 
 /// Whether a check runs right now.

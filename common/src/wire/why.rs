@@ -18,7 +18,8 @@ pub struct WhyReport {
 /// One condition that an update has to pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gate {
-    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `signature`, `fault` or `schedule`.
+    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `signature`, `fault`, `command`,
+    /// `approval`, `min_age`, `window` or `schedule`.
     pub gate: String,
     /// Whether it holds an update back now.
     pub holds: bool,

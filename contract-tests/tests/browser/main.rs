@@ -3,6 +3,7 @@
 
 mod agent;
 mod engine;
+mod gates;
 mod keyboard;
 mod login;
 mod pictures;

@@ -6,6 +6,7 @@ mod adopt;
 mod compose;
 mod doctor;
 mod engine;
+mod gates;
 mod harness;
 mod heal;
 mod kill;

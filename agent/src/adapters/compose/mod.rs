@@ -1,6 +1,5 @@
 //! Runs compose as a child process: own process group, cleaned environment, bounded output, a deadline.
 
-mod child;
 mod env_file;
 pub(crate) mod environment;
 mod others;
@@ -17,9 +16,9 @@ use async_trait::async_trait;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use self::child::{End, run};
 use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
+use super::child::{End, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
 use crate::model::output::{Tail, stable};

@@ -155,6 +155,7 @@ impl Service {
         if updated {
             self.remove_old_images_soon();
         }
+        self.durable.proven_at = Some(now);
         self.end(DeployOutcome::Succeeded, updated, now);
         self.durable.rollback_failed = false;
         self.set_fault(self.remaining_fault(true), now);

@@ -204,7 +204,7 @@ impl Service {
         let Some(observation) = &self.seen else { return false };
         let (mut image_changes, mut kept_tags) = (Vec::new(), Vec::new());
         for view in &observation.images {
-            match self.plan_image(view, observation, &cause) {
+            match self.plan_image(view, observation, &cause, now) {
                 Some(Planned::Change(change)) => image_changes.push(change),
                 Some(Planned::Keep(tag, image)) => kept_tags.push((tag, image)),
                 None => {}
@@ -230,6 +230,7 @@ impl Service {
             _ => UpMode::Changed,
         };
         self.durable.rollback_failed = false;
+        self.trigger_passes &= cause != Cause::Update;
         let plan = Plan {
             cause,
             project: self.config.project(),
@@ -252,7 +253,13 @@ impl Service {
     }
 
     /// What becomes of an image.
-    fn plan_image(&self, view: &ImageView, observation: &Observation, cause: &Cause) -> Option<Planned> {
+    fn plan_image(
+        &self,
+        view: &ImageView,
+        observation: &Observation,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Option<Planned> {
         let old = view.running.first().or(view.tagged.as_ref());
         let unproven = self.durable.unproven.get(&view.configured);
         let proven = self.durable.proven.get(&view.configured);
@@ -260,7 +267,12 @@ impl Service {
         let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
         let old_image =
             if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
-        let digest = match self.compared(view, observation) {
+        let comparison = match self.compared(view, observation) {
+            // A held digest is neither fetched nor started, exactly as a blocked one.
+            Comparison::Stale { .. } if self.is_held(view, observation, cause, now) => Comparison::Blocked,
+            comparison => comparison,
+        };
+        let digest = match comparison {
             Comparison::Stale { remote } => remote,
             Comparison::UpToDate | Comparison::NotFound { .. }
                 if *cause == Cause::Redeploy && !observation.unsigned.contains_key(&view.configured) =>

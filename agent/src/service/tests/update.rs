@@ -273,7 +273,7 @@ fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven
         assert!(story.last().output.contains("web: running"), "{}", story.last().output);
         story.takes_step(StepResult::Unpinned);
 
-        story.service.ask(ask, story.now);
+        story.service.ask(ask.clone(), story.now);
         let generation = story.service.generation;
         let result = Ok(observed('2', &[v2()], &[&bad]));
         story.input(Input::Checked { generation, asked: ask == ServiceRequest::Check, result });

@@ -1,0 +1,408 @@
+//! Stories of updates that are held back: what is told, what a person passes, what time does (DECISIONS 7).
+
+use jiff::tz::TimeZone;
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::model::window::Window;
+use crate::ports::GateAnswer;
+
+const MIN_AGE: i64 = 3600;
+
+fn with(update: UpdateConfig) -> ServiceConfig {
+    ServiceConfig { update: Some(Arc::new(update)), ..config() }
+}
+
+fn old_enough() -> UpdateConfig {
+    UpdateConfig { min_age: Some(Duration::from_hours(1)), ..UpdateConfig::default() }
+}
+
+fn approved() -> UpdateConfig {
+    UpdateConfig { approve: true, ..UpdateConfig::default() }
+}
+
+fn asked() -> UpdateConfig {
+    UpdateConfig { gate: vec!["/bin/may-update".into()], ..UpdateConfig::default() }
+}
+
+/// The registry has `remote`, and `1` runs.
+fn found(remote: char) -> Observation {
+    let web = running("web");
+    observed(remote, &[local("sha256:one", &['1'])], &[&web])
+}
+
+impl Story {
+    /// A check that a cycle asked for.
+    fn poll(&mut self, observation: Observation) -> &mut Self {
+        self.service.check();
+        self.check(observation)
+    }
+
+    /// A check that a person asked for.
+    fn trigger(&mut self, observation: Observation) -> &mut Self {
+        let (reply, said) = self.service.ask(ServiceRequest::Check, self.now);
+        assert_eq!(reply, ServiceReply::Accepted);
+        self.said.extend(said);
+        let generation = self.service.generation;
+        self.input(Input::Checked { generation, asked: true, result: Ok(observation) })
+    }
+
+    /// Whether an update begins now.
+    fn updates(&mut self) -> bool {
+        match self.act() {
+            None => false,
+            Some(Action::Step(Step::PinImages { .. })) => true,
+            Some(other) => panic!("expected an update or nothing, got {other:?}"),
+        }
+    }
+
+    fn asks_command(&mut self) -> bool {
+        match self.act() {
+            None => false,
+            Some(Action::AskCommand { argv, image, question }) => {
+                assert_eq!((argv.as_slice(), image.as_str()), (&["/bin/may-update".to_owned()][..], IMAGE));
+                assert_eq!((question.digest, question.old_digest), (digest('2'), Some(digest('1'))));
+                true
+            }
+            Some(other) => panic!("expected a question or nothing, got {other:?}"),
+        }
+    }
+
+    fn answers(&mut self, answer: GateAnswer) -> &mut Self {
+        self.input(Input::CommandAnswered { image: IMAGE.into(), digest: digest('2'), answer })
+    }
+
+    fn held_by(&self) -> Option<String> {
+        self.record().waiting.map(|waiting| waiting.gate)
+    }
+
+    fn approve(&mut self, named: Option<char>) -> ServiceReply {
+        let (reply, said) = self.service.ask(ServiceRequest::Approve(named.map(digest)), self.now);
+        self.said.extend(said);
+        reply
+    }
+}
+
+#[test]
+fn a_digest_that_is_too_young_waits_is_told_once_and_goes_by_itself() {
+    let mut story = Story::of(with(old_enough()));
+    story.at(0).poll(found('2'));
+    assert!(!story.updates());
+    assert_eq!(story.kinds(), [Kind::UPDATE_AVAILABLE]);
+    let waiting = story.record().waiting.unwrap();
+    assert_eq!((waiting.gate.as_str(), waiting.digest), ("min_age", digest('2').to_string()));
+    assert_eq!((waiting.lifts_at, waiting.clear.as_str()), (story.seconds(MIN_AGE), "POST /trigger/web"));
+    story.at(1800).poll(found('2'));
+    assert!(!story.updates());
+    assert_eq!(story.kinds(), []);
+    // It looks again when the time has come, without any cycle.
+    assert_eq!(story.service.wake_at(story.now), story.seconds(MIN_AGE));
+    story.at(MIN_AGE);
+    assert!(!story.updates(), "it is compared once more first");
+    story.check(found('2'));
+    assert!(story.updates());
+    assert_eq!(story.held_by(), None);
+}
+
+#[test]
+fn a_digest_that_leaves_the_tag_and_comes_back_begins_anew() {
+    let mut story = Story::of(with(UpdateConfig { approve: true, ..old_enough() }));
+    story.at(0).poll(found('2'));
+    assert_eq!(story.approve(None), ServiceReply::Approved(digest('2')));
+    story.at(100).poll(found('3'));
+    assert_eq!(story.held_by().as_deref(), Some("approval"));
+    story.at(200).poll(found('2'));
+    assert_eq!(story.held_by().as_deref(), Some("approval"), "an approval ends with the digest");
+    story.approve(None);
+    story.at(MIN_AGE + 100).poll(found('2'));
+    assert_eq!(story.record().waiting.unwrap().lifts_at, story.seconds(MIN_AGE + 200));
+    assert!(!story.updates());
+}
+
+#[test]
+fn a_clock_that_is_set_moves_what_is_waited_for_with_it() {
+    for by in [-10 * MIN_AGE, 10 * MIN_AGE] {
+        let mut story = Story::of(with(old_enough()));
+        story.at(0).poll(found('2'));
+        story.service.shift(SignedDuration::from_secs(by));
+        story.at(by + MIN_AGE - 1).poll(found('2'));
+        assert!(!story.updates(), "{by}");
+        story.at(by + MIN_AGE).poll(found('2'));
+        assert!(story.updates(), "{by}");
+    }
+}
+
+#[test]
+fn a_restart_in_the_middle_keeps_since_when_it_waits_what_was_approved_and_told() {
+    let update = UpdateConfig { approve: true, ..old_enough() };
+    let mut before = Story::of(with(update.clone()));
+    before.at(0).poll(found('2'));
+    before.approve(None);
+    let written = serde_json::to_value(before.service.durable()).unwrap();
+    let durable: Durable = serde_json::from_value(written).unwrap();
+    for reason in [StartReason::Start, StartReason::Reload] {
+        let mut story = Story::of(with(update.clone()));
+        let boot = boot_of("one", "one");
+        let config = Arc::new(with(update.clone()));
+        (story.service, _) = Service::new(config, durable.clone(), boot, reason, story.now);
+        story.at(1000).poll(found('2'));
+        assert_eq!(story.held_by().as_deref(), Some("min_age"));
+        assert_eq!(story.kinds(), []);
+        story.at(MIN_AGE).poll(found('2'));
+        assert!(story.updates());
+    }
+}
+
+#[test]
+fn a_gate_that_is_configured_away_in_the_middle_holds_no_more() {
+    let mut story = Story::of(with(old_enough()));
+    story.at(0).poll(found('2'));
+    let durable = story.service.durable().clone();
+    let boot = boot_of("one", "one");
+    (story.service, _) = Service::new(Arc::new(config()), durable, boot, StartReason::Reload, story.now);
+    story.at(10).poll(found('2'));
+    assert!(story.updates());
+}
+
+#[test]
+fn a_persons_trigger_is_the_approval_and_passes_age_and_window() {
+    let closed = Window::parse(["12:00-13:00"], TimeZone::UTC).unwrap();
+    let update = UpdateConfig { approve: true, window: Some(closed), ..old_enough() };
+    let mut story = Story::of(with(update));
+    story.at(0).poll(found('2'));
+    assert!(!story.updates());
+    story.at(10).trigger(found('2'));
+    assert!(story.updates());
+    assert!(story.service.durable().found[0].approved);
+}
+
+#[test]
+fn a_trigger_passes_nothing_for_the_next_digest() {
+    let mut story = Story::of(with(old_enough()));
+    story.at(0).trigger(found('1'));
+    assert!(!story.updates());
+    story.at(10).poll(found('2'));
+    assert!(!story.updates());
+    assert_eq!(story.held_by().as_deref(), Some("min_age"));
+}
+
+#[test]
+fn a_trigger_does_not_pass_the_command_but_waits_for_its_answer() {
+    let mut story = Story::of(with(UpdateConfig { approve: true, ..asked() }));
+    story.at(0).trigger(found('2'));
+    assert!(story.asks_command());
+    // A cycle in between changes nothing about what the person wants.
+    story.at(5).poll(found('2'));
+    assert!(!story.updates());
+    story.answers(GateAnswer::Go { reason: String::new() });
+    story.check(found('2'));
+    assert!(story.updates());
+
+    let mut story = Story::of(with(asked()));
+    story.at(0).trigger(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Wait { reason: "a game is on".into() });
+    story.at(10).trigger(found('2'));
+    assert!(story.asks_command(), "a person's check is a cycle of its own");
+    assert!(!story.updates());
+}
+
+#[test]
+fn a_command_is_asked_once_a_cycle_and_its_answer_counts_until_the_next() {
+    let mut story = Story::of(with(asked()));
+    story.at(0).poll(found('2'));
+    assert_eq!(story.record().waiting.unwrap().why, "/bin/may-update is being asked");
+    assert!(story.asks_command());
+    assert!(!story.asks_command());
+    assert_eq!(story.kinds(), [], "what it waits for is not known yet");
+    // It hangs: the next cycle does not ask once more.
+    story.at(300).poll(found('2'));
+    assert!(!story.asks_command());
+    story.answers(GateAnswer::Wait { reason: "a game is on".into() });
+    assert_eq!(story.kinds(), [Kind::UPDATE_AVAILABLE]);
+    let waiting = story.record().waiting.unwrap();
+    assert_eq!(waiting.why, "/bin/may-update lets it wait: a game is on");
+    assert_eq!(waiting.clear, "POST /redeploy/web");
+    assert!(!story.asks_command());
+    story.at(600).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Go { reason: String::new() });
+    assert!(!story.updates(), "it is compared once more first");
+    story.check(found('2'));
+    assert!(story.updates());
+}
+
+#[test]
+fn a_command_that_gives_no_answer_is_one_fault_until_it_gives_one() {
+    let failed = GateAnswer::Failed {
+        fault: "/bin/may-update exited with status 1".into(),
+        reason: "at 12:00".into(),
+    };
+    let mut story = Story::of(with(asked()));
+    story.at(0).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(failed.clone());
+    assert_eq!(story.status(), StatusValue::Errored);
+    assert_eq!(story.kinds(), [Kind::ERROR, Kind::UPDATE_AVAILABLE]);
+    story.at(300).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(failed);
+    assert_eq!(story.kinds(), []);
+    story.at(600).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Wait { reason: String::new() });
+    assert_eq!(story.kinds(), [Kind::RECOVERED]);
+    assert_eq!(story.held_by().as_deref(), Some("command"));
+}
+
+#[test]
+fn an_approval_is_for_the_digest_that_was_looked_at() {
+    let mut story = Story::of(with(approved()));
+    assert_eq!(story.approve(None), ServiceReply::NothingWaiting);
+    story.at(0).poll(found('2'));
+    assert_eq!(story.approve(Some('3')), ServiceReply::OtherWaiting(digest('2')));
+    assert!(!story.updates());
+    assert_eq!(story.kinds(), [Kind::UPDATE_AVAILABLE]);
+    assert_eq!(story.approve(Some('2')), ServiceReply::Approved(digest('2')));
+    assert_eq!(story.approve(Some('2')), ServiceReply::Approved(digest('2')), "twice is as once");
+    assert_eq!(story.kinds(), [Kind::APPROVED]);
+    // Another one was pushed before it began.
+    story.at(10).poll(found('3'));
+    assert!(!story.updates());
+    assert_eq!(story.held_by().as_deref(), Some("approval"));
+    story.approve(None);
+    story.check(found('3'));
+    assert!(story.updates());
+    assert_eq!(Story::of(config()).approve(None), ServiceReply::NothingWaiting);
+}
+
+#[test]
+fn a_window_that_opens_between_two_cycles_lets_the_update_begin() {
+    let window = Window::parse(["02:00-03:00"], TimeZone::UTC).unwrap();
+    let mut story = Story::of(with(UpdateConfig { window: Some(window), ..UpdateConfig::default() }));
+    story.at(0).poll(found('2'));
+    assert!(!story.updates());
+    assert_eq!(story.record().waiting.unwrap().lifts_at, story.seconds(7200));
+    assert_eq!(story.service.wake_at(story.now), story.seconds(7200));
+    // The project was busy until it had closed again.
+    story.at(7200).check(found('2')).at(10_800);
+    assert!(!story.updates());
+    story.at(86_400 + 7200).poll(found('2'));
+    assert!(story.updates());
+}
+
+#[test]
+fn what_ran_before_is_started_while_its_update_waits() {
+    let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..with(approved()) });
+    let down = exited("web", 255);
+    let view = |remote| {
+        let mut seen = observed(remote, &[], &[&down]);
+        seen.images[0].tagged = Some(local("sha256:one", &['1']));
+        seen
+    };
+    story.at(0).poll(view('2'));
+    match story.act() {
+        Some(Action::Step(Step::Start { tags, .. })) => {
+            assert!(tags.iter().all(|(_, image)| image.id == ImageId("sha256:one".into())), "{tags:?}");
+        }
+        other => panic!("expected a start, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_redeploy_by_a_person_passes_every_gate_of_these() {
+    let mut story = Story::of(with(UpdateConfig { approve: true, gate: asked().gate, ..old_enough() }));
+    story.at(0).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Wait { reason: String::new() });
+    story.service.ask(ServiceRequest::Redeploy, story.now);
+    story.poll(found('2'));
+    assert!(story.updates());
+}
+
+#[test]
+fn of_two_images_the_one_that_is_held_keeps_what_it_runs() {
+    let other = "localhost:5000/api:1";
+    let reference = Reference::parse(other).unwrap();
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: other.into(), reference: reference.clone() });
+    let mut story = Story::of(ServiceConfig { images, ..with(old_enough()) });
+    let web = running("web");
+    let api = Container { config_image: other.into(), image: ImageId("sha256:api".into()), ..running("api") };
+    let seen = |remote_web, remote_api| {
+        let mut seen = observed(remote_web, &[local("sha256:one", &['1'])], &[&web, &api]);
+        let running = vec![local("sha256:api", &['5'])];
+        seen.images.push(ImageView {
+            configured: other.into(),
+            reference: reference.clone(),
+            remote: Some(digest(remote_api)),
+            tagged: running.first().cloned(),
+            running,
+        });
+        seen
+    };
+    story.at(0).poll(seen('2', '5'));
+    story.at(MIN_AGE).poll(seen('2', '6'));
+    assert!(story.updates());
+    let deployment = serde_json::to_value(&story.service.durable().deployment).unwrap();
+    let changes = deployment["image_changes"].as_array().unwrap();
+    assert_eq!((changes.len(), changes[0]["configured"].as_str()), (1, Some(IMAGE)), "{deployment:#}");
+    let kept: Vec<(Reference, serde_json::Value)> =
+        serde_json::from_value(deployment["kept_tags"].clone()).unwrap();
+    assert_eq!(kept[0].0, reference);
+}
+
+/// A gate, and what makes it hold.
+type Hold = (&'static str, fn(&mut UpdateConfig));
+
+/// In the order of the table.
+const HOLDS: [Hold; 4] = [
+    ("command", |update| update.gate = asked().gate),
+    ("approval", |update| update.approve = true),
+    ("min_age", |update| update.min_age = old_enough().min_age),
+    ("window", |update| update.window = Window::parse(["12:00-13:00"], TimeZone::UTC).ok()),
+];
+
+#[test]
+fn of_every_two_gates_that_hold_the_first_of_the_table_is_shown_and_both_must_let_go() {
+    let words: Vec<&str> = HOLDS.iter().map(|(word, _)| *word).collect();
+    for (first, (word, hold)) in HOLDS.iter().enumerate() {
+        for (other, also) in &HOLDS[first..] {
+            let mut update = UpdateConfig::default();
+            hold(&mut update);
+            also(&mut update);
+            let config = with(update);
+            let mut story = Story::of(config.clone());
+            story.at(0).poll(found('2'));
+            let asks = *word == "command";
+            assert_eq!(story.asks_command(), asks);
+            if asks {
+                story.answers(GateAnswer::Wait { reason: String::new() });
+            }
+            assert!(!story.updates(), "{word} with {other}");
+            assert_eq!(story.held_by().as_deref(), Some(*word), "{word} with {other}");
+            let context =
+                StatusContext { now: story.now, next_poll: None, engine_error: None, state_error: None };
+            let snapshot = story.service.snapshot(PullProgress::default());
+            let report = crate::service::gates::why(&snapshot, &config, &context);
+            let holding: Vec<&str> =
+                report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
+            let expected: Vec<&str> = words
+                .iter()
+                .copied()
+                .filter(|gate| gate == word || gate == other)
+                .chain(["schedule"])
+                .collect();
+            assert_eq!(holding, expected);
+            assert!(report.gates.iter().any(|gate| gate.gate == *word && gate.why == report.answer));
+
+            // A person's trigger passes exactly what the table says.
+            story.at(10).trigger(found('2'));
+            if asks {
+                assert!(story.asks_command());
+                story.answers(GateAnswer::Wait { reason: String::new() });
+            }
+            assert_eq!(story.updates(), !asks, "{word} with {other}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! An update that is held back: the row says why, and a person approves what it shows.
+
+use contract_tests::{Browser, Stage};
+use serde_json::json;
+
+use crate::scene::agent::{NEW, service, with};
+use crate::scene::ahead;
+
+#[test]
+fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
+    let stage = Stage::agent();
+    let waiting = |gate: &str, more: &serde_json::Value| {
+        let waiting = json!({
+            "image": "shop:latest", "digest": NEW, "gate": gate, "why": "nobody has approved it yet",
+            "clear": "POST /approve/shop",
+        });
+        with(service("shop", "ok"), &json!({ "waiting": with(waiting, more) }))
+    };
+    let show = |record: serde_json::Value| {
+        stage.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+    };
+    show(waiting("approval", &json!({})));
+    stage.answer(
+        "POST /approve/shop",
+        200,
+        &json!({ "status": "approved", "service": "shop", "digest": NEW }),
+    );
+    stage.answer(
+        "GET /why/shop",
+        200,
+        &json!({ "service": "shop", "answer": "nobody has approved it yet", "gates": [
+            { "gate": "config", "holds": false, "why": "auto_update is on" },
+            { "gate": "approval", "holds": true, "why": "nobody has approved it yet", "clear": "POST /approve/shop" },
+        ] }),
+    );
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
+    assert!(browser.text("#rows .is-waiting").contains("nobody has approved it yet."));
+    browser.click("#rows .fold:nth-child(4)");
+    browser.wait("the gates", "document.querySelectorAll('#rows .gates > li').length === 2");
+    assert!(browser.text("#rows .gates").contains("POST /approve/shop"));
+    let approve = "#rows .actions .button:nth-child(4)";
+    browser.click(approve);
+    assert!(browser.text("#dialog-text").contains(NEW));
+    browser.click("#dialog-yes");
+    browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('is approved')");
+    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /approve/shop").count(), 1);
+
+    // What time alone lifts has a countdown and nothing to approve.
+    show(waiting("min_age", &json!({ "why": "it is too young", "lifts_at": ahead(3600) })));
+    browser.wait(
+        "the other gate",
+        "document.querySelector('#rows .is-waiting').textContent.includes('it is too young')",
+    );
+    assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), true);
+    assert!(browser.text("#rows .is-waiting").contains("lifts"));
+    show(service("shop", "ok"));
+    browser.wait("its end", "document.querySelector('#rows .is-waiting').hidden");
+}
