@@ -96,7 +96,7 @@ fn a_digest_that_is_too_young_waits_is_told_once_and_goes_by_itself() {
     assert!(!story.updates());
     assert_eq!(story.kinds(), []);
     // It looks again when the time has come, without any cycle.
-    assert_eq!(story.service.wake_at(story.now), story.seconds(MIN_AGE));
+    assert_eq!(story.service.recheck_at, story.seconds(MIN_AGE));
     story.at(MIN_AGE);
     assert!(!story.updates(), "it is compared once more first");
     story.check(found('2'));
@@ -283,7 +283,7 @@ fn a_window_that_opens_between_two_cycles_lets_the_update_begin() {
     story.at(0).poll(found('2'));
     assert!(!story.updates());
     assert_eq!(story.record().waiting.unwrap().lifts_at, story.seconds(7200));
-    assert_eq!(story.service.wake_at(story.now), story.seconds(7200));
+    assert_eq!(story.service.recheck_at, story.seconds(7200));
     // The project was busy until it had closed again.
     story.at(7200).check(found('2')).at(10_800);
     assert!(!story.updates());
