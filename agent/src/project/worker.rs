@@ -176,6 +176,9 @@ impl Worker {
             let wake = self.wake_in();
             let next = self.first;
             tokio::select! {
+                // In this order, so that a life that is simulated twice is the same. Nothing starves: whatever comes,
+                // what is due is done above.
+                biased;
                 () = stop.cancelled(), if !is_stopping => {
                     is_stopping = true;
                     self.members.iter_mut().for_each(Member::stop);

@@ -2,7 +2,7 @@
 //!
 //! Fault texts are stable: no port, time or id in them. A repeated fault is recognised by its text (spec 2.6).
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use evenkeel_common::wire::{AuditEntry, Gate, Kind, Level};
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
@@ -44,25 +44,15 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
     Some(match event {
         Event::Resumed { image_changes, step, reason } => resumed(&image_changes, step, reason, new),
         Event::ManualTrigger => new(Kind::MANUAL_TRIGGER, Level::Info, "manual check".to_owned()),
-        Event::Checked { waits: Some(why), .. } => {
-            new(Kind::CHECKED, Level::Info, format!("checked: an update waits: {why}"))
-        }
-        Event::Checked { has_blocked, has_not_found, waits: None } => {
-            let message = match (has_blocked, has_not_found) {
-                (false, false) => "checked: everything is up to date",
-                (true, _) => "checked: the registry still has a blocked digest",
-                (false, true) => "checked: the local image is still not found",
-            };
-            new(Kind::CHECKED, Level::Info, message.to_owned())
+        Event::Checked { has_blocked, has_not_found, waits } => {
+            checked(has_blocked, has_not_found, waits, new)
         }
         Event::TriggerFailed { why } => AuditEntry {
             reason: Some(why),
             ..new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned())
         },
         Event::UpdateAvailable { image, digest, old_digest, gate } => {
-            let lifts = gate.lifts_at.map(|at| format!(" (until {})", seconds(at))).unwrap_or_default();
-            let message = format!("{image} has an update that waits ({}): {}{lifts}", gate.gate, gate.why);
-            let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, message);
+            let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, waits_for(&image, &gate));
             let entry = AuditEntry { reason: Some(gate.gate), ..entry };
             with_digests(entry, old_digest.as_ref(), Some(&digest))
         }
@@ -129,6 +119,26 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
         Event::ResourceAlert(alert) => resource_alert(alert, new),
         of_a_container => return container_entry(of_a_container, new),
     })
+}
+
+fn checked(
+    has_blocked: bool,
+    has_not_found: bool,
+    waits: Option<String>,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let message = match (waits, has_blocked, has_not_found) {
+        (Some(why), ..) => format!("checked: an update waits: {why}"),
+        (None, false, false) => "checked: everything is up to date".to_owned(),
+        (None, true, _) => "checked: the registry still has a blocked digest".to_owned(),
+        (None, false, true) => "checked: the local image is still not found".to_owned(),
+    };
+    new(Kind::CHECKED, Level::Info, message)
+}
+
+fn waits_for(image: &str, gate: &Gate) -> String {
+    let lifts = gate.lifts_at.map(|at| format!(" (until {})", seconds(at))).unwrap_or_default();
+    format!("{image} has an update that waits ({}): {}{lifts}", gate.gate, gate.why)
 }
 
 fn resumed(

@@ -1,18 +1,32 @@
-//! Lives of the agent in a world in memory, killed before and after every call to engine, registry, compose and
-//! store. The safety properties are checked at the end of every life.
+//! Lives of the agent in a world in memory and in virtual time. Workers, decision core, outbox, poller and event reader
+//! are the program's own; engine, registry, compose, store and clock are `world/`.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `main.rs` | scripted deployments, killed before and after every single call |
+//! | `random.rs` | random lives of two services in a project; every safety property is checked after every step |
+//! | `transcripts.rs` | ten typical lives, as they are to be read |
+//! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted lives around one subject each |
+//! | `life/` | a life: what can happen in it, and how it is lived |
+//! | `world/` | the world, and the safety properties (`world/properties.rs`) |
+//! | `configuration.rs` | the configuration of the services |
 
+mod configuration;
 mod disk;
 mod images;
+mod life;
 mod projects;
+mod random;
 mod tasks;
+mod transcripts;
 mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use configuration::config;
 use evenkeel_agent::audit::Audit;
-use evenkeel_agent::config::{ConfiguredImage, ServiceConfig, UpdateConfig};
-use evenkeel_agent::model::image::Reference;
+use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
 use evenkeel_agent::project::placement::Placement;
@@ -31,35 +45,6 @@ use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
 
 const WEB: &str = "localhost:5000/web:latest";
 const API: &str = "localhost:5000/api:latest";
-
-fn config(images: &[&str]) -> Arc<ServiceConfig> {
-    Arc::new(ServiceConfig {
-        name: "shop".into(),
-        images: images
-            .iter()
-            .map(|text| ConfiguredImage {
-                configured: (*text).to_owned(),
-                reference: Reference::parse(text).expect("valid"),
-            })
-            .collect(),
-        silent: false,
-        compose_files: vec!["/srv/shop/compose.yml".into()],
-        compose_project: Some("shop".into()),
-        container_name: None,
-        env_file: None,
-        auto_update: true,
-        auto_start: false,
-        auto_heal: false,
-        compose_watch: false,
-        cpu_threshold: 0.0,
-        memory_threshold: 0.0,
-        health_grace: Duration::from_secs(10),
-        heal_cooldown: Duration::from_mins(5),
-        heal_max_restarts: 3,
-        keep_images: 3,
-        update: None,
-    })
-}
 
 fn new_world() -> FakeWorld {
     let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));

@@ -115,13 +115,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether the containers that ran before all still run, as `containers` shows them. Where none ran, whether they
-    /// are the same as before, and none was started.
+    /// Whether the containers that ran before all still run and none was replaced, as `containers` shows them. Where
+    /// none ran, whether they are the same as before, and none was started.
     pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
         if self.before.iter().any(|was| was.running) {
-            let runs =
-                |was: &Baseline| containers.iter().any(|c| c.id == was.id && c.state == State::Running);
-            return self.before.iter().filter(|was| was.running).all(runs);
+            // One that did not run counts, too: it may be the one that the deployment is about.
+            let is_there = |was: &Baseline| {
+                containers.iter().any(|c| c.id == was.id && (c.state == State::Running || !was.running))
+            };
+            return self.before.iter().all(is_there);
         }
         let is_old =
             |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_live()));

@@ -388,3 +388,21 @@ fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blo
     assert_eq!((story.kinds(), story.is_blocked()), (vec![Kind::ERROR], false));
     assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
 }
+
+#[test]
+fn what_a_failed_up_has_replaced_is_rolled_back_though_it_did_not_run_before_and_others_still_do() {
+    let mut story = Story::of(config());
+    let (db, old) = (on("db", DB, "v1", 1), Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) });
+    let half_made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
+    story.check(observed('2', &[v1()], &[&db, &old]));
+    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    story.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let up = Err(ComposeError { cause: "exec: no such file".into(), output: String::new() });
+    let containers = vec![db.clone(), half_made];
+    story.takes_step(StepResult::Started { up, named: vec!["web".into()], containers });
+    assert!(story.is_blocked());
+    assert!(matches!(story.goes_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start { .. }));
+}

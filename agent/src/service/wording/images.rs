@@ -45,10 +45,10 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
 pub(super) fn label_change(labels: &LabelChange) -> String {
     let LabelChange { old, new } = labels;
     let short = |text: &String| text.chars().take(12).collect::<String>();
-    let (before, after) = if old.version != new.version {
-        (old.version.clone(), new.version.clone())
-    } else {
+    let (before, after) = if old.version == new.version {
         (old.revision.as_ref().map(short), new.revision.as_ref().map(short))
+    } else {
+        (old.version.clone(), new.version.clone())
     };
     match (before, after) {
         (Some(before), Some(after)) if before != after => format!(" from {before} to {after}"),

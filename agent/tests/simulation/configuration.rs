@@ -1,0 +1,45 @@
+//! The configuration of the services, read as the program reads its file: what a test does not set is as it is there.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use evenkeel_agent::config::{Config, ServiceConfig};
+use evenkeel_common::config::Configuration;
+use serde_json::{Value, json};
+
+/// The whole configuration with these services.
+pub(crate) fn read(services: &[Value]) -> Config {
+    let text = json!({
+        "registry": { "poll_interval": 10 },
+        "docker_health": { "check_interval": 5, "timeout": 1 },
+        "services": services,
+    });
+    let config = Config::parse(&text.to_string(), Path::new("config.json"), &|_| None);
+    let config = config.unwrap_or_else(|faults| panic!("{faults}"));
+    let unwanted: Vec<&String> = config.warnings.iter().filter(|text| text.starts_with("service")).collect();
+    assert!(unwanted.is_empty() && config.services.len() == services.len(), "{:?}", config.warnings);
+    config
+}
+
+/// A compose file; what is in it is the fake's business.
+fn compose_file() -> &'static Path {
+    static FILE: OnceLock<tempfile::NamedTempFile> = OnceLock::new();
+    FILE.get_or_init(|| tempfile::NamedTempFile::new().expect("a file can be made")).path()
+}
+
+/// What a service of the project `shop` has in the file: it updates these images and does nothing else.
+pub(crate) fn service(name: &str, images: &[&str]) -> Value {
+    json!({
+        "name": name,
+        "images": images,
+        "compose_files": [compose_file()],
+        "compose_project": "shop",
+        "auto_update": true,
+        "health_grace": 10,
+    })
+}
+
+/// The service `shop`.
+pub(crate) fn config(images: &[&str]) -> Arc<ServiceConfig> {
+    Arc::new(read(&[service("shop", images)]).services.remove(0))
+}

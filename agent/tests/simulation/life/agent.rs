@@ -1,0 +1,278 @@
+//! One incarnation of the agent: its own tasks around real workers, in the fake world.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_agent::audit::Audit;
+use evenkeel_agent::config::active::ActiveConfig;
+use evenkeel_agent::config::{Config, ServiceConfig};
+use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
+use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
+use evenkeel_agent::service::boot::{Boot, StartReason};
+use evenkeel_agent::service::input::ServiceRequest;
+use evenkeel_agent::service::status::StatusContext;
+use evenkeel_agent::tasks::engine_health::EngineProbe;
+use evenkeel_agent::tasks::events::Events;
+use evenkeel_agent::tasks::poller::Poller;
+use evenkeel_common::clock::Uptime;
+use evenkeel_common::queue::Outbox;
+use evenkeel_common::store::Store;
+use evenkeel_common::supervisor::TaskSet;
+use futures_util::FutureExt;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{AtEnd, FakeWorld};
+
+/// Where entries go in lives.
+const DESTINATION: &str = "warden";
+
+/// One incarnation of the agent.
+pub(crate) struct Agent {
+    fake: FakeWorld,
+    world: World,
+    placement: Placement,
+    workers: watch::Sender<Option<Workers>>,
+    doors: BTreeMap<String, Handle>,
+    polls: mpsc::UnboundedSender<()>,
+    tasks: TaskSet,
+    stop: CancellationToken,
+    deliver: CancellationToken,
+    deliveries: TaskSet,
+}
+
+impl Agent {
+    /// Starts, with what the store has. `former` are services that are configured no more and may have left a
+    /// deployment.
+    pub(crate) async fn start(fake: &FakeWorld, config: &Config, former: &[Arc<ServiceConfig>]) -> Self {
+        fake.reread().await;
+        let store: Arc<dyn Store> = Arc::new(fake.clone());
+        let names = [DESTINATION.to_owned()];
+        let outbox =
+            Outbox::open(store.clone(), fake.clock(), "evenkeel", &names).await.expect("memory").outbox;
+        let (tasks, deliveries) = (TaskSet::new(), TaskSet::new());
+        let (stop, deliver) = (CancellationToken::new(), CancellationToken::new());
+        deliveries.spawn("outbox", outbox.clone().run(deliver.clone()));
+        deliveries.spawn("warden", warden(fake.clone(), outbox.clone()));
+        let audit = Audit::new(outbox);
+        let recorder = audit.clone();
+        let world = World {
+            engine: Arc::new(fake.clone()),
+            registry: Arc::new(fake.clone()),
+            signatures: Arc::new(fake.clone()),
+            tags: Arc::new(fake.clone()),
+            gate_command: Arc::new(fake.clone()),
+            compose: Arc::new(fake.clone()),
+            store,
+            commit: Arc::new(move |changes, entries| {
+                let audit = audit.clone();
+                async move { audit.commit(changes, entries).await }.boxed()
+            }),
+            clock: fake.clock(),
+            record: Arc::new(move |entry| recorder.record(entry)),
+            deployed: Arc::new(|_, _| {}),
+            boot: Boot { now: "one".into(), before: "one".into() },
+        };
+        let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
+        let (polls, asked) = mpsc::unbounded_channel();
+        let workers = watch::Sender::new(None);
+        let mut agent = Self {
+            fake: fake.clone(),
+            world,
+            placement,
+            workers,
+            doors: BTreeMap::new(),
+            polls,
+            tasks,
+            stop,
+            deliver,
+            deliveries,
+        };
+        agent.begin(config, former).await;
+        agent.spawn_tasks(config, asked);
+        agent
+    }
+
+    async fn begin(&mut self, config: &Config, former: &[Arc<ServiceConfig>]) {
+        let mut members = Vec::new();
+        for service in former {
+            let durable = self.fake.durable(&state_key(&service.name)).await;
+            if durable.deployment.is_some() && config.services.iter().all(|s| s.name != service.name) {
+                let (member, handle) =
+                    Member::new(service.clone(), durable, self.world.clone(), StartReason::Start);
+                let (reply, _) = oneshot::channel();
+                assert!(handle.inbox.send(Command::Retire(reply)).is_ok());
+                members.push(member);
+            }
+        }
+        let mut handles = Vec::new();
+        for service in &config.services {
+            let (member, handle) = self.member(Arc::new(service.clone()), StartReason::Start).await;
+            members.push(member);
+            handles.push(handle);
+        }
+        self.placement.place(members);
+        self.workers.send_replace(Some(handles.into()));
+    }
+
+    async fn member(&mut self, config: Arc<ServiceConfig>, reason: StartReason) -> (Member, Handle) {
+        let durable = self.fake.durable(&state_key(&config.name)).await;
+        let (member, handle) = Member::new(config, durable, self.world.clone(), reason);
+        self.doors.insert(handle.config.name.clone(), handle.clone());
+        let (fake, mut shown) = (self.fake.clone(), handle.snapshot.clone());
+        self.tasks.spawn("status", async move {
+            loop {
+                let record = shown.borrow_and_update().record(&context(&fake));
+                fake.shows(&record);
+                if shown.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        (member, handle)
+    }
+
+    fn spawn_tasks(&mut self, config: &Config, asked: mpsc::UnboundedReceiver<()>) {
+        let active = ActiveConfig { config: Arc::new(config.clone()), warnings: Arc::default() };
+        let (_, active) = watch::channel(active);
+        let health = watch::Sender::new(EngineHealth::default());
+        let poll_state = watch::Sender::new(PollState::default());
+        let (_, state) = watch::channel(None);
+        let services = Arc::new(Services::new(
+            self.workers.subscribe(),
+            self.polls.clone(),
+            poll_state.subscribe(),
+            Dependencies { engine: health.subscribe(), state },
+            Uptime::starting_now(),
+        ));
+        let check_now = Arc::new(Notify::new());
+        let World { engine, registry, clock, record, .. } = self.world.clone();
+        let events = Events {
+            engine: engine.clone(),
+            services: services.clone(),
+            health: health.subscribe(),
+            check_now: check_now.clone(),
+            last_nano: 0,
+        };
+        self.tasks.spawn("events", events.run(self.stop.clone()));
+        let probe = EngineProbe {
+            engine,
+            active: active.clone(),
+            clock: clock.clone(),
+            record: record.clone(),
+            state: health,
+            check_now,
+        };
+        self.tasks.spawn("engine health", probe.run(self.stop.clone()));
+        let cycled = Arc::new(|_| {});
+        let poller = Poller { services, registry, active, clock, record, cycled, state: poll_state, asked };
+        self.tasks.spawn("poller", poller.run(self.stop.clone()));
+    }
+
+    /// Puts another configuration into force, as a reload does.
+    pub(crate) async fn reload(&mut self, config: &Config) {
+        let before = self.workers();
+        let is_wanted = |name: &str| config.services.iter().any(|service| service.name == name);
+        let staying = before.iter().filter(|handle| is_wanted(&handle.config.name)).cloned().collect();
+        self.workers.send_replace(Some(staying));
+        for handle in before.iter().filter(|handle| !is_wanted(&handle.config.name)) {
+            let (reply, answer) = oneshot::channel();
+            if handle.inbox.send(Command::Retire(reply)).is_ok() {
+                let _ = answer.await;
+            }
+        }
+        let (mut members, mut handles) = (Vec::new(), Vec::new());
+        for service in &config.services {
+            let same = before.iter().find(|handle| *handle.config == *service);
+            let kept = match same {
+                Some(handle) => Some(handle.clone()),
+                None => self.reconfigure(service).await,
+            };
+            if let Some(handle) = kept {
+                handles.push(handle);
+                continue;
+            }
+            let (member, handle) = self.member(Arc::new(service.clone()), StartReason::Reload).await;
+            members.push(member);
+            handles.push(handle);
+        }
+        self.placement.place(members);
+        self.workers.send_replace(Some(handles.into()));
+    }
+
+    fn workers(&self) -> Workers {
+        self.workers.borrow().clone().unwrap_or_default()
+    }
+
+    async fn reconfigure(&mut self, service: &ServiceConfig) -> Option<Handle> {
+        let door = self.doors.get(&service.name)?.clone();
+        let config = Arc::new(service.clone());
+        let (reply, answer) = oneshot::channel();
+        door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+        answer.await.ok()?;
+        let handle = Handle { config, ..door };
+        self.doors.insert(service.name.clone(), handle.clone());
+        Some(handle)
+    }
+
+    /// A person asks a service; nobody waits for the answer.
+    pub(crate) fn ask(&self, service: &str, request: ServiceRequest) {
+        if let Some(handle) = self.workers().iter().find(|handle| handle.config.name == service) {
+            let (reply, _) = oneshot::channel();
+            assert!(handle.inbox.send(Command::Request(request, reply)).is_ok());
+        }
+    }
+
+    /// A person asks for a check of all services.
+    pub(crate) fn poll(&self) {
+        assert!(self.polls.send(()).is_ok());
+    }
+
+    /// What it shows.
+    pub(crate) fn at_end(&self) -> Vec<AtEnd> {
+        let at_end = |handle: &Handle| {
+            let record = handle.snapshot.borrow().record(&context(&self.fake));
+            AtEnd { config: handle.config.clone(), record }
+        };
+        self.workers().iter().map(at_end).collect()
+    }
+
+    /// Ends when one of its tasks has panicked.
+    pub(crate) async fn panicked(&self) {
+        tokio::select! {
+            () = self.tasks.panicked() => {}
+            () = self.deliveries.panicked() => {}
+        }
+    }
+
+    /// It is told to stop.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.finish(Duration::from_secs(25)).await;
+        self.deliver.cancel();
+        self.deliveries.finish(Duration::from_secs(5)).await;
+    }
+
+    /// It is killed.
+    pub(crate) async fn kill(self) {
+        self.tasks.finish(Duration::ZERO).await;
+        self.deliveries.finish(Duration::ZERO).await;
+    }
+}
+
+fn context(fake: &FakeWorld) -> StatusContext<'static> {
+    StatusContext { now: fake.clock().now(), next_poll: None, engine_error: None, state_error: None }
+}
+
+/// A destination that takes every entry, a little later.
+async fn warden(fake: FakeWorld, outbox: Outbox) {
+    let mut destination = outbox.destination(DESTINATION).expect("it was named");
+    loop {
+        let item = destination.next().await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        fake.deliver(item.seq, &item.entry);
+        destination.done(&item);
+    }
+}

@@ -1,0 +1,302 @@
+//! Lives of the agent with two services in one compose project: what happens in them, and whether every property held.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `agent.rs` | one incarnation of the agent |
+//! | `step.rs` | what can happen |
+//! | `random.rs` | lives at random |
+
+mod agent;
+pub(crate) mod random;
+pub(crate) mod step;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_agent::config::{Config, ServiceConfig};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use crate::configuration;
+use crate::world::{Behaviour, FakeWorld, reference};
+use crate::{API, WEB, new_world};
+use agent::Agent;
+use step::{At, Step};
+
+/// How long the world is calm in the end at most, and how long nothing must have happened before that. Everything that
+/// waits for something must be over by then.
+const CALM: Duration = Duration::from_mins(3);
+const QUIET: Duration = Duration::from_secs(45);
+const DB: &str = "localhost:5000/db:latest";
+
+/// What a service does by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // the flags of the specification
+pub(crate) struct Flags {
+    pub(crate) auto_update: bool,
+    pub(crate) auto_heal: bool,
+    pub(crate) auto_start: bool,
+    pub(crate) compose_watch: bool,
+}
+
+/// A life: how it is set up, and what happens in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Life {
+    /// Of the services `web` and `api`.
+    pub(crate) flags: [Flags; 2],
+    /// The containers have a restart policy.
+    pub(crate) restarts_itself: bool,
+    /// The compose file has a third service, which the agent does not update.
+    pub(crate) has_third: bool,
+    pub(crate) steps: Vec<At>,
+}
+
+/// How a life went.
+pub(crate) struct Lived {
+    pub(crate) violations: Vec<String>,
+    pub(crate) transcript: Vec<String>,
+}
+
+impl Flags {
+    fn words(self) -> String {
+        let Flags { auto_update, auto_heal, auto_start, compose_watch } = self;
+        let all = [
+            (auto_update, "auto_update"),
+            (auto_heal, "auto_heal"),
+            (auto_start, "auto_start"),
+            (compose_watch, "compose_watch"),
+        ];
+        let on: Vec<&str> = all.into_iter().filter(|(is_on, _)| *is_on).map(|(_, word)| word).collect();
+        if on.is_empty() { "nothing".to_owned() } else { on.join(", ") }
+    }
+}
+
+impl Life {
+    /// How it is set up, and what happens in it.
+    pub(crate) fn words(&self) -> String {
+        let policy = if self.restarts_itself { "with" } else { "without" };
+        let third = if self.has_third { ", and a third service that is not configured" } else { "" };
+        let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
+        let line = |(at, step): &At| format!("{}  {}\n", seconds(at), step.words());
+        let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
+        format!(
+            "web: {}\napi: {}\ncontainers {policy} a restart policy{third}\n\nsteps\n{steps}",
+            self.flags[0].words(),
+            self.flags[1].words(),
+        )
+    }
+
+    /// Lives it.
+    pub(crate) fn run(&self) -> Lived {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).max_blocking_threads(1).build();
+        runtime.expect("a runtime can be made").block_on(self.lived())
+    }
+
+    async fn lived(&self) -> Lived {
+        let fake = new_world();
+        let file = tempfile::NamedTempFile::new().expect("a file can be made");
+        fake.set_up(self.has_third, self.restarts_itself, file.path());
+        let mut story = Story::new(self, fake.clone(), file.path());
+        tokio::select! {
+            biased;
+            () = fake.live() => unreachable!("the world never ends"),
+            () = story.run(&self.steps) => {}
+        }
+        Lived { violations: fake.violations(), transcript: fake.transcript() }
+    }
+}
+
+/// A life under way.
+struct Story {
+    fake: FakeWorld,
+    agent: Option<Agent>,
+    /// What the services have in the configuration file, also those that are not in it at the moment.
+    services: Vec<(Value, bool)>,
+    /// Services as they were configured once.
+    former: Vec<Arc<ServiceConfig>>,
+    /// When the agent is started again.
+    start_at: Option<Instant>,
+    /// What becomes of the agent when it is killed.
+    away: u64,
+    loses_write: bool,
+}
+
+impl Story {
+    fn new(life: &Life, fake: FakeWorld, file: &std::path::Path) -> Self {
+        let service = |(name, image, flags): (&str, &str, Flags)| {
+            let mut service = configuration::service(name, &[image]);
+            service["compose_files"] = serde_json::json!([file]);
+            service["health_grace"] = 8.into();
+            service["heal_cooldown"] = 15.into();
+            service["auto_update"] = flags.auto_update.into();
+            service["auto_heal"] = flags.auto_heal.into();
+            service["auto_start"] = flags.auto_start.into();
+            service["compose_watch"] = flags.compose_watch.into();
+            (service, true)
+        };
+        let services = [("web", WEB, life.flags[0]), ("api", API, life.flags[1])].map(service);
+        let services = services.into();
+        Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }
+    }
+
+    fn config(&mut self) -> Config {
+        let wanted = self.services.iter().filter(|(_, is_there)| *is_there);
+        let config = configuration::read(&wanted.map(|(service, _)| service.clone()).collect::<Vec<_>>());
+        let services: Vec<Arc<ServiceConfig>> = config.services.iter().cloned().map(Arc::new).collect();
+        self.fake.configured(&services);
+        self.former.retain(|former| services.iter().all(|service| service.name != former.name));
+        self.former.extend(services);
+        config
+    }
+
+    async fn run(&mut self, steps: &[At]) {
+        let begun = Instant::now();
+        self.start().await;
+        for (at, step) in steps {
+            self.pass(begun + *at).await;
+            self.step(step.clone()).await;
+        }
+        self.pass(Instant::now() + Duration::from_secs(1)).await;
+        self.fake.calm();
+        let (end, mut seen, mut quiet_since) = (Instant::now() + CALM, 0, Instant::now());
+        while Instant::now() < end && quiet_since.elapsed() < QUIET {
+            self.pass(Instant::now() + Duration::from_secs(5)).await;
+            let told = self.fake.told();
+            if std::mem::replace(&mut seen, told) != told {
+                quiet_since = Instant::now();
+            }
+        }
+        if let Some(agent) = self.agent.take() {
+            self.fake.check_end(&agent.at_end());
+            agent.kill().await;
+        }
+    }
+
+    /// Lets time pass. The agent may be killed meanwhile, and start again.
+    async fn pass(&mut self, until: Instant) {
+        loop {
+            let fake = self.fake.clone();
+            let next = self.start_at.map_or(until, |at| at.min(until));
+            let panicked = async {
+                match &self.agent {
+                    Some(agent) => agent.panicked().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let is_killed = tokio::select! {
+                biased;
+                () = fake.crash.notified() => true,
+                () = panicked => panic!("a task of the agent panicked"),
+                () = sleep_until(next) => false,
+            };
+            if is_killed {
+                self.kill().await;
+            } else if self.start_at.take_if(|at| *at <= Instant::now()).is_some() {
+                self.start().await;
+            } else {
+                return;
+            }
+        }
+    }
+
+    async fn start(&mut self) {
+        self.start_at = None;
+        self.fake.tell("agent", "starts");
+        let config = self.config();
+        self.agent = Some(Agent::start(&self.fake.clone(), &config, &self.former).await);
+        self.fake.agent_runs(true);
+    }
+
+    async fn kill(&mut self) {
+        self.fake.crash_at(None);
+        let Some(agent) = self.agent.take() else { return };
+        self.fake.tell("agent", "is killed");
+        self.fake.agent_runs(false);
+        agent.kill().await;
+        if std::mem::take(&mut self.loses_write) {
+            self.fake.power_cut();
+        }
+        self.start_at = Some(Instant::now() + Duration::from_secs(self.away));
+    }
+
+    async fn step(&mut self, step: Step) {
+        if !matches!(step, Step::World(_)) {
+            self.fake.tell("step", &step.words());
+        }
+        match step {
+            Step::World(act) => self.fake.act(act),
+            Step::Ask(service, request) => {
+                self.fake.person_asked();
+                self.agent.iter().for_each(|agent| agent.ask(service, request.clone()));
+            }
+            Step::Poll => {
+                self.fake.person_asked();
+                self.agent.iter().for_each(Agent::poll);
+            }
+            Step::Kill { calls, away, loses_write } => {
+                (self.away, self.loses_write) = (away, loses_write);
+                self.fake.crash_at(Some(calls));
+            }
+            Step::StopAgent { away } => {
+                let Some(agent) = self.agent.take() else { return };
+                self.fake.agent_runs(false);
+                tokio::select! {
+                    biased;
+                    () = self.fake.crash.notified() => {}
+                    () = agent.stop() => {}
+                }
+                self.start_at = Some(Instant::now() + Duration::from_secs(away));
+            }
+            Step::Drop(name) => {
+                self.reload(|services| set(services, name, |service| service.1 = false)).await;
+            }
+            Step::Add(name) => self.reload(|services| set(services, name, |service| service.1 = true)).await,
+            Step::Rename => {
+                self.reload(|services| set(services, "web", |service| service.0["name"] = "shop".into()))
+                    .await;
+            }
+            Step::Toggle(name, key) => {
+                let toggle = |service: &mut (Value, bool)| {
+                    let is_on = service.0[key].as_bool().unwrap_or_default();
+                    service.0[key] = (!is_on).into();
+                };
+                self.reload(|services| set(services, name, toggle)).await;
+            }
+        }
+    }
+
+    async fn reload(&mut self, change: impl FnOnce(&mut Vec<(Value, bool)>)) {
+        change(&mut self.services);
+        let config = self.config();
+        let Some(agent) = &mut self.agent else { return };
+        let fake = self.fake.clone();
+        let is_killed = tokio::select! {
+            biased;
+            () = fake.crash.notified() => true,
+            () = agent.reload(&config) => false,
+        };
+        if is_killed {
+            self.kill().await;
+        }
+    }
+}
+
+fn set(services: &mut [(Value, bool)], name: &str, change: impl Fn(&mut (Value, bool))) {
+    services.iter_mut().filter(|(service, _)| service["name"] == name).for_each(change);
+}
+
+impl FakeWorld {
+    /// A project of two or three services that runs on images which work.
+    fn set_up(&self, has_third: bool, restarts_itself: bool, file: &std::path::Path) {
+        let all = [("web", WEB), ("api", API), ("db", DB)];
+        for (service, text) in &all[..if has_third { 3 } else { 2 }] {
+            let (reference, image) = (reference(text), format!("{service} v1"));
+            self.compose_service(service, &reference);
+            self.have(&reference, &image, Behaviour::Good, true);
+            self.push(&reference, &image, Behaviour::Good);
+        }
+        self.kept_in(file, restarts_itself);
+        self.operator_up();
+    }
+}

@@ -1,0 +1,217 @@
+//! Compose, as far as an update needs it.
+
+use async_trait::async_trait;
+use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, UpMode};
+use evenkeel_agent::ports::Compose;
+
+use super::container::{FakeContainer, Run};
+use super::{Behaviour, Definition, FakeWorld, Inner, UpFault};
+
+const BROKEN: &str = "yaml: line 3: did not find expected key";
+
+fn failed(cause: &str) -> ComposeError {
+    ComposeError { cause: cause.to_owned(), output: cause.to_owned() }
+}
+
+impl Inner {
+    /// Brings up one service; whether it could be started.
+    pub(super) fn up_one(&mut self, wanted: &Definition, mode: &UpMode) -> Result<(), String> {
+        let Definition { name, reference, version, restarts_itself } = wanted;
+        let (id, image) =
+            self.by_name(&reference.tagged()).ok_or_else(|| format!("No such image: {reference}"))?;
+        let forced = matches!(mode, UpMode::All | UpMode::ForceService(_));
+        let at = self.containers.iter().position(|c| c.service == *name);
+        let is_current = |c: &FakeContainer| c.image == id && c.made_with == *version && !forced;
+        let at = match at {
+            Some(at) if *mode == UpMode::StartOnly || is_current(&self.containers[at]) => at,
+            _ => {
+                if let Some(at) = at {
+                    self.remove(at);
+                }
+                let container = FakeContainer {
+                    id: self.new_id(),
+                    service: name.clone(),
+                    image: id,
+                    behaviour: image.behaviour,
+                    made_with: *version,
+                    restarts_itself: *restarts_itself,
+                    run: Run::Never,
+                    restarts: 0,
+                    sick: false,
+                    told: None,
+                };
+                self.containers.push(container);
+                self.containers.len() - 1
+            }
+        };
+        if self.containers[at].is_up() {
+            return Ok(());
+        }
+        if self.containers[at].behaviour == Behaviour::BadEntrypoint {
+            return Err("exec: no such file".to_owned());
+        }
+        self.start(at);
+        Ok(())
+    }
+
+    pub(super) fn up_all(&mut self) {
+        for definition in self.services.clone() {
+            // An image that can't be started is not started.
+            let _ = self.up_one(&definition, &UpMode::Changed);
+        }
+    }
+
+    pub(super) fn start(&mut self, at: usize) {
+        let now = self.now;
+        self.containers[at].start(now);
+        let service = self.containers[at].service.clone();
+        self.truth.at_rest.remove(&service);
+        self.happened(at, now, EventKind::Start);
+    }
+
+    /// Ends what runs, and deletes the container.
+    pub(super) fn remove(&mut self, at: usize) {
+        let now = self.now;
+        if self.containers[at].is_up() {
+            self.end_as_told(at, 143);
+        }
+        let gone = self.containers.remove(at);
+        self.emit(gone.id.clone(), gone.name(), now, EventKind::Destroy);
+    }
+}
+
+#[async_trait]
+impl Compose for FakeWorld {
+    async fn down(&self, _: &Project) -> Result<String, ComposeError> {
+        let _changing = Changing::begin(self, Change::Compose);
+        self.point().await;
+        let mut inner = self.lock();
+        if inner.engine_down {
+            return Err(failed("cannot connect"));
+        }
+        inner.tell("compose", "down");
+        while !inner.containers.is_empty() {
+            inner.remove(0);
+        }
+        Ok(String::new())
+    }
+
+    async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+        if self.lock().is_file_broken { Err(failed(BROKEN)) } else { Ok(()) }
+    }
+
+    async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
+        let inner = self.lock();
+        if inner.is_file_broken {
+            return Err(failed(BROKEN));
+        }
+        let element = |service: &Definition| serde_json::json!({ "image": service.reference.tagged() });
+        let services: serde_json::Map<String, serde_json::Value> =
+            inner.services.iter().map(|service| (service.name.clone(), element(service))).collect();
+        Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
+    }
+
+    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
+        let _changing = Changing::begin(self, Change::Compose);
+        self.lock().brought_up.insert(project.name.clone());
+        self.point().await;
+        let (services, fault) = {
+            let mut inner = self.lock();
+            if inner.engine_down {
+                return Err(failed("cannot connect"));
+            }
+            inner.pub_ups += 1;
+            let named = up_mode.services();
+            let words = if named.is_empty() { "everything".to_owned() } else { named.join(", ") };
+            inner.tell("compose", &format!("up {words}"));
+            let fault = inner.faults.up;
+            if fault == UpFault::AtOnce || inner.is_file_broken {
+                inner.interfere();
+                inner.tell("compose", "fails before it touches anything");
+                return Err(failed(if inner.is_file_broken { BROKEN } else { "port is already allocated" }));
+            }
+            (inner.services.clone(), fault)
+        };
+        let named = up_mode.services();
+        for definition in services {
+            if !named.is_empty() && !named.contains(&definition.name) {
+                continue;
+            }
+            let result = {
+                let mut inner = self.lock();
+                inner.check_up(&definition);
+                let before = inner.container(&definition.name).map(|c| c.id.clone());
+                let result = inner.up_one(&definition, up_mode);
+                inner.tell_up(&definition.name, before.as_deref());
+                result
+            };
+            self.moved.notify_one();
+            // Killed in the middle of compose's own work: some services are done, some are not.
+            self.point().await;
+            if let Err(cause) = result {
+                return Err(failed(&cause));
+            }
+            if fault == UpFault::Halfway {
+                let mut inner = self.lock();
+                inner.interfere();
+                inner.tell("compose", "fails halfway");
+                return Err(failed("network not found"));
+            }
+        }
+        Ok(String::new())
+    }
+}
+
+/// What changes a project.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    Compose,
+    Restart,
+}
+
+/// A call that changes the project; over when it is dropped, be it by a kill.
+pub(super) struct Changing {
+    fake: FakeWorld,
+    change: Change,
+}
+
+impl Changing {
+    pub(super) fn begin(fake: &FakeWorld, change: Change) -> Self {
+        let mut inner = fake.lock();
+        let is_alone = match change {
+            Change::Compose => inner.composing + inner.restarting == 0,
+            // Several containers of one service may be restarted at once.
+            Change::Restart => inner.composing == 0,
+        };
+        if !is_alone {
+            inner.violated("at most one action per project at once: compose works beside another action");
+        }
+        inner.check_turn(change == Change::Restart);
+        *inner.count(change) += 1;
+        Self { fake: fake.clone(), change }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        *self.fake.lock().count(self.change) -= 1;
+    }
+}
+
+impl Inner {
+    fn count(&mut self, change: Change) -> &mut usize {
+        match change {
+            Change::Compose => &mut self.composing,
+            Change::Restart => &mut self.restarting,
+        }
+    }
+
+    fn tell_up(&mut self, service: &str, before: Option<&str>) {
+        let Some(container) = self.container(service) else { return };
+        if before != Some(&container.id) {
+            let image = self.truth.word(&container.image);
+            let what = format!("{service} runs on {image}");
+            self.tell("compose", &what);
+        }
+    }
+}

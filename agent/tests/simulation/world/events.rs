@@ -1,0 +1,104 @@
+//! The engine's event stream: a short buffer that can be read again, and readers who may miss or repeat some.
+
+use std::collections::VecDeque;
+
+use evenkeel_agent::model::{ContainerEvent, EventKind};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+
+use super::Inner;
+
+/// What becomes of events on their way to a reader. The engine's buffer has them all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EventFault {
+    #[default]
+    None,
+    Lost,
+    Doubled,
+    /// Three seconds late.
+    Late,
+}
+
+/// As many as the engine keeps.
+const BUFFER: usize = 256;
+const LATE: SignedDuration = SignedDuration::from_secs(3);
+
+#[derive(Default)]
+pub(super) struct EventLog {
+    buffer: VecDeque<ContainerEvent>,
+    readers: Vec<mpsc::UnboundedSender<ContainerEvent>>,
+    late: VecDeque<(Timestamp, ContainerEvent)>,
+}
+
+impl EventLog {
+    fn send(&mut self, event: &ContainerEvent) {
+        self.readers.retain(|reader| reader.send(event.clone()).is_ok());
+    }
+
+    pub(super) fn has_readers(&self) -> bool {
+        self.readers.iter().any(|reader| !reader.is_closed())
+    }
+
+    pub(super) fn next_late(&self) -> Option<Timestamp> {
+        self.late.front().map(|(at, _)| *at)
+    }
+
+    pub(super) fn flush_late(&mut self, now: Timestamp) {
+        while let Some((_, event)) = self.late.pop_front_if(|(at, _)| *at <= now) {
+            self.send(&event);
+        }
+    }
+
+    /// The connections break off.
+    pub(super) fn disconnect(&mut self) {
+        self.readers.clear();
+        self.late.clear();
+    }
+
+    /// The engine itself goes: it forgets what happened.
+    pub(super) fn forget(&mut self) {
+        self.disconnect();
+        self.buffer.clear();
+    }
+
+    pub(super) fn read(&mut self, since_nano: i64) -> BoxStream<'static, ContainerEvent> {
+        let known = self.buffer.iter().filter(|event| event.time_nano >= since_nano);
+        let known: Vec<ContainerEvent> = known.cloned().collect();
+        let (sender, reader) = mpsc::unbounded_channel();
+        self.readers.push(sender);
+        let live = stream::unfold(reader, |mut reader| async { Some((reader.recv().await?, reader)) });
+        stream::iter(known).chain(live).boxed()
+    }
+}
+
+impl Inner {
+    /// Something has happened to a container.
+    pub(super) fn happened(&mut self, container: usize, at: Timestamp, what: EventKind) {
+        let (id, name) = (self.containers[container].id.clone(), self.containers[container].name());
+        if matches!(what, EventKind::Die { .. }) {
+            self.tell("engine", &format!("{name} has ended"));
+        }
+        self.emit(id, name, at, what);
+    }
+
+    pub(super) fn emit(&mut self, id: String, name: String, at: Timestamp, what: EventKind) {
+        let time_nano = i64::try_from(at.as_nanosecond()).expect("not in 300 years");
+        let event = ContainerEvent { time_nano, id, name, project: "shop".into(), what };
+        let log = &mut self.events;
+        log.buffer.push_back(event.clone());
+        if log.buffer.len() > BUFFER {
+            log.buffer.pop_front();
+        }
+        match self.faults.events {
+            EventFault::None => log.send(&event),
+            EventFault::Lost => {}
+            EventFault::Doubled => {
+                log.send(&event);
+                log.send(&event);
+            }
+            EventFault::Late => log.late.push_back((self.now + LATE, event)),
+        }
+    }
+}

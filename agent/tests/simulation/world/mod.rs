@@ -1,0 +1,472 @@
+//! A world in memory: engine, registry, compose and store with scripted images, in virtual time, in which the agent
+//! can be killed before and after every single call.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `container.rs` | containers and images, and what becomes of them by themselves |
+//! | `ports.rs` | what the agent can do: engine, registry, store |
+//! | `compose.rs` | the same for compose |
+//! | `events.rs` | the engine's event stream, whole or with losses |
+//! | `people.rs` | what people and accidents do |
+//! | `properties.rs`, `properties/end.rs` | what must hold after every step and at the end, as sentences |
+
+mod compose;
+mod container;
+mod events;
+mod people;
+mod ports;
+mod properties;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
+use evenkeel_agent::model::{EngineError, Members};
+use evenkeel_agent::service::Durable;
+use evenkeel_common::clock::Clock;
+use evenkeel_common::store::{Change, MemoryStore, Store as _};
+use evenkeel_common::wire::AuditEntry;
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+pub(crate) use container::Behaviour;
+use container::{FakeContainer, FakeImage, Run};
+pub(crate) use events::EventFault;
+pub(crate) use people::Act;
+pub(crate) use properties::AtEnd;
+use properties::Truth;
+
+/// How a registry answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RegistryFault {
+    #[default]
+    None,
+    /// With an error.
+    Errors,
+    /// Not at all, until its client gives up.
+    Hangs,
+    /// After five seconds.
+    Slow,
+}
+
+/// How compose fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum UpFault {
+    #[default]
+    None,
+    /// Before it touches anything.
+    AtOnce,
+    /// After its first service.
+    Halfway,
+}
+
+/// How a write of the state fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum StoreFault {
+    #[default]
+    None,
+    /// Nothing is written.
+    Refuses,
+    /// It is written all the same.
+    Torn,
+}
+
+/// What does not work at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) registry: RegistryFault,
+    pub(crate) pull: bool,
+    pub(crate) up: UpFault,
+    pub(crate) store: StoreFault,
+    pub(crate) events: EventFault,
+}
+
+/// A service of the compose file.
+#[derive(Debug, Clone)]
+struct Definition {
+    name: String,
+    reference: Reference,
+    /// Raised by every edit.
+    version: u64,
+    /// Its containers have a restart policy.
+    restarts_itself: bool,
+}
+
+#[derive(Default)]
+#[allow(clippy::struct_excessive_bools)] // what is wrong with the world, each by itself
+struct Inner {
+    /// Digests with a signature; where it is said, nothing else may be fetched.
+    signed: BTreeSet<Digest>,
+    only_signed: bool,
+    /// What the registry has: `host/path:tag` to digest.
+    registry: BTreeMap<String, Digest>,
+    published: BTreeMap<Digest, (ImageId, Behaviour)>,
+    images: BTreeMap<ImageId, FakeImage>,
+    containers: Vec<FakeContainer>,
+    anchors: BTreeMap<String, ImageId>,
+    services: Vec<Definition>,
+    engine_down: bool,
+    /// Images that the engine refuses to describe.
+    unreadable: Vec<ImageId>,
+    faults: Faults,
+    /// Where the compose file is, if the agent is to see edits of it.
+    file: Option<PathBuf>,
+    /// The compose file as it is on the disk is no compose file.
+    is_file_broken: bool,
+    next_id: u64,
+    calls: usize,
+    crash_at: Option<usize>,
+    /// What the rows of the last write were before it.
+    last_write: Vec<Change>,
+    /// Prunes every image that nothing uses at each look (the worst neighbour there is).
+    prune_always: bool,
+    violations: Vec<String>,
+    pub_ups: usize,
+    restarts: usize,
+    /// Calls under way that change the project: compose's, and restarts.
+    composing: usize,
+    restarting: usize,
+    /// Projects that compose brought up, and those whose containers were asked for.
+    brought_up: BTreeSet<String>,
+    asked: HashSet<Members>,
+    /// Whether the next write of the state fails.
+    refuses_write: Option<Box<dyn FnMut() -> bool + Send>>,
+    entries: Vec<AuditEntry>,
+    events: events::EventLog,
+    /// The state of each service as it was written last.
+    durable: BTreeMap<String, Durable>,
+    truth: Truth,
+    transcript: Vec<String>,
+    begun: Option<Timestamp>,
+    now: Timestamp,
+}
+
+/// The world. Clones are the same world.
+#[derive(Clone)]
+pub(crate) struct FakeWorld {
+    inner: Arc<Mutex<Inner>>,
+    clock: Arc<dyn Clock>,
+    store: MemoryStore,
+    /// Told when the agent is to be killed.
+    pub crash: Arc<Notify>,
+    /// Told when containers may change at another time than before.
+    moved: Arc<Notify>,
+}
+
+pub(crate) fn digest_of(name: &str) -> Digest {
+    Digest::of(name.as_bytes())
+}
+
+pub(crate) fn id_of(name: &str) -> ImageId {
+    ImageId(Digest::of(format!("config of {name}").as_bytes()).to_string())
+}
+
+impl FakeWorld {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        let world = Self {
+            inner: Arc::default(),
+            clock,
+            store: MemoryStore::new(),
+            crash: Arc::default(),
+            moved: Arc::default(),
+        };
+        world.lock().begun = Some(world.clock.now());
+        world
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    /// The world as it is now.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock().expect("no test panics while it holds the world");
+        let now = self.clock.now();
+        inner.advance(now);
+        inner
+    }
+
+    /// Lets time pass: containers end and turn healthy while nobody looks. Never ends.
+    pub(crate) async fn live(&self) {
+        loop {
+            let next = {
+                let inner = self.lock();
+                let next = inner.containers.iter().filter_map(|c| c.next_change(inner.now));
+                next.chain(inner.events.next_late()).min()
+            };
+            let wait = next.map(|at| at.duration_since(self.clock.now()));
+            let wait = wait.map(|wait| Duration::try_from(wait).unwrap_or_default());
+            tokio::select! {
+                biased;
+                () = self.moved.notified() => {}
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+            }
+        }
+    }
+
+    /// Publishes an image under a tag; its digest and ID follow from `name`.
+    pub(crate) fn push(&self, reference: &Reference, name: &str, behaviour: Behaviour) {
+        self.lock().publish(reference, name, behaviour);
+    }
+
+    /// From now on nothing may be fetched that is not signed.
+    pub(crate) fn demand_signatures(&self) {
+        self.lock().only_signed = true;
+    }
+
+    /// Signs an image by its name.
+    pub(crate) fn sign(&self, name: &str) {
+        self.lock().signed.insert(digest_of(name));
+    }
+
+    /// Adds a service to the compose file.
+    pub(crate) fn compose_service(&self, service: &str, reference: &Reference) {
+        let (name, reference) = (service.to_owned(), reference.clone());
+        self.lock().services.push(Definition { name, reference, version: 0, restarts_itself: false });
+    }
+
+    /// The compose file is this one, and its services have a restart policy or have not.
+    pub(crate) fn kept_in(&self, file: &Path, restarts_itself: bool) {
+        let mut inner = self.lock();
+        inner.file = Some(file.to_owned());
+        inner.services.iter_mut().for_each(|service| service.restarts_itself = restarts_itself);
+        inner.write_file();
+    }
+
+    /// Lets the engine have an image under its tag, as after an earlier pull (or a build, without `digest`).
+    pub(crate) fn have(&self, reference: &Reference, name: &str, behaviour: Behaviour, with_digest: bool) {
+        let mut inner = self.lock();
+        let digests =
+            if with_digest { [reference.repository.at(&digest_of(name))].into() } else { BTreeSet::new() };
+        let tags = BTreeSet::from([reference.tagged()]);
+        for image in inner.images.values_mut() {
+            image.tags.remove(&reference.tagged());
+        }
+        inner.images.insert(id_of(name), FakeImage { behaviour, digests, tags });
+    }
+
+    /// Brings the project up outside of the agent.
+    pub(crate) fn operator_up(&self) {
+        self.lock().up_all();
+    }
+
+    pub(crate) fn crash_at(&self, call: Option<usize>) {
+        let mut inner = self.lock();
+        inner.calls = 0;
+        inner.crash_at = call;
+    }
+
+    pub(crate) fn prune_always(&self) {
+        self.lock().prune_always = true;
+    }
+
+    pub(crate) fn ups(&self) -> usize {
+        self.lock().pub_ups
+    }
+
+    pub(crate) fn restarts(&self) -> usize {
+        self.lock().restarts
+    }
+
+    /// Asks before each write of the state whether it fails.
+    pub(crate) fn refuse_writes(&self, refuses: impl FnMut() -> bool + Send + 'static) {
+        self.lock().refuses_write = Some(Box::new(refuses));
+    }
+
+    /// What a tag names on this machine.
+    pub(crate) fn named(&self, reference: &Reference) -> Option<ImageId> {
+        self.lock().by_name(&reference.tagged()).map(|(id, _)| id)
+    }
+
+    /// From now on the engine refuses to describe this image.
+    pub(crate) fn make_unreadable(&self, id: ImageId) {
+        self.lock().unreadable.push(id);
+    }
+
+    pub(crate) fn set_engine_down(&self, down: bool) {
+        self.lock().engine_down = down;
+    }
+
+    /// The engine stops everything, and starts nothing again.
+    pub(crate) fn restart_containers_stopped(&self) {
+        let mut inner = self.lock();
+        let now = inner.now;
+        for container in &mut inner.containers {
+            container.end(now, 143, false);
+        }
+    }
+
+    pub(crate) fn record(&self, entry: AuditEntry) {
+        self.lock().entries.push(entry);
+    }
+
+    /// What was recorded: durable with the state that it tells of, or by itself.
+    pub(crate) fn entries(&self) -> Vec<AuditEntry> {
+        let rows = self.store.scan("outbox/entry/").now_or_never().expect("memory").expect("memory");
+        let entry = |(_, row): &(String, Vec<u8>)| serde_json::from_slice(row).expect("the agent wrote it");
+        rows.iter().map(entry).chain(self.lock().entries.clone()).collect()
+    }
+
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Image IDs that the containers of a compose service run on, those that never started left out.
+    pub(crate) fn running(&self, service: &str) -> Vec<ImageId> {
+        let inner = self.lock();
+        let started = inner.containers.iter().filter(|c| c.service == service && c.run != Run::Never);
+        started.map(|c| c.image.clone()).collect()
+    }
+
+    /// Everything that is left of holds.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let inner = self.lock();
+        let tags =
+            inner.images.values().flat_map(|image| image.tags.iter()).filter(|t| t.contains("evenkeel.hold"));
+        tags.cloned().chain(inner.anchors.keys().cloned()).collect()
+    }
+
+    pub(crate) fn projects_brought_up(&self) -> BTreeSet<String> {
+        self.lock().brought_up.clone()
+    }
+
+    /// Whose containers were asked for.
+    pub(crate) fn asked(&self) -> HashSet<Members> {
+        self.lock().asked.clone()
+    }
+
+    pub(crate) fn forget_asked(&self) {
+        self.lock().asked.clear();
+    }
+
+    /// Nothing that was written is there any more.
+    pub(crate) async fn lose_state(&self) {
+        let rows = self.store.scan("").await.expect("memory");
+        self.store.put_all(rows.into_iter().map(|(key, _)| (key, None)).collect()).await.expect("memory");
+        self.lock().durable.clear();
+    }
+
+    /// The durable state as the next start will read it.
+    pub(crate) async fn durable(&self, key: &str) -> Durable {
+        let row = self.store.get(key).await.expect("memory");
+        row.map(|row| serde_json::from_slice(&row).expect("the agent wrote it")).unwrap_or_default()
+    }
+
+    /// One point at which the agent may be killed. A killed agent never comes back from it.
+    async fn point(&self) {
+        tokio::time::sleep(Duration::from_millis(7)).await;
+        let dies = {
+            let mut inner = self.lock();
+            inner.calls += 1;
+            inner.crash_at.is_some_and(|at| inner.calls == at)
+        };
+        if dies {
+            self.crash.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn up_or_away(&self) -> Result<MutexGuard<'_, Inner>, EngineError> {
+        let inner = self.lock();
+        if inner.engine_down {
+            return Err(EngineError::Unavailable("connection refused".into()));
+        }
+        Ok(inner)
+    }
+
+    async fn call<T>(
+        &self,
+        f: impl FnOnce(&mut Inner, Timestamp) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.point().await;
+        let result = {
+            let mut inner = self.up_or_away()?;
+            let now = inner.now;
+            f(&mut inner, now)
+        };
+        self.moved.notify_one();
+        self.point().await;
+        result
+    }
+}
+
+impl Inner {
+    /// What has come by itself until now.
+    fn advance(&mut self, now: Timestamp) {
+        self.now = now;
+        for at in 0..self.containers.len() {
+            for (when, what) in self.containers[at].advance(now) {
+                self.happened(at, when, what);
+            }
+            self.note_health(at);
+        }
+        self.events.flush_late(now);
+    }
+
+    fn publish(&mut self, reference: &Reference, name: &str, behaviour: Behaviour) {
+        self.registry.insert(reference.tagged(), digest_of(name));
+        self.published.insert(digest_of(name), (id_of(name), behaviour));
+        self.truth.name(name);
+        let service = self.services.iter().find(|service| service.reference == *reference);
+        if let Some(service) = service.map(|service| service.name.clone()) {
+            self.truth.tags.entry(service).or_default().push(name.to_owned());
+        }
+    }
+
+    fn tag(&mut self, id: &ImageId, tag: String) -> Result<(), EngineError> {
+        if !self.images.contains_key(id) {
+            return Err(EngineError::NotFound(format!("No such image: {id}")));
+        }
+        for image in self.images.values_mut() {
+            image.tags.remove(&tag);
+        }
+        self.images.get_mut(id).expect("looked up above").tags.insert(tag);
+        Ok(())
+    }
+
+    fn by_name(&self, name: &str) -> Option<(ImageId, FakeImage)> {
+        let found = self
+            .images
+            .iter()
+            .find(|(id, image)| id.0 == name || image.tags.contains(name) || image.digests.contains(name))?;
+        Some((found.0.clone(), found.1.clone()))
+    }
+
+    fn container(&self, service: &str) -> Option<&FakeContainer> {
+        self.containers.iter().find(|c| c.service == service)
+    }
+
+    /// `docker image prune -af`
+    fn prune(&mut self) {
+        let used: BTreeSet<ImageId> =
+            self.containers.iter().map(|c| c.image.clone()).chain(self.anchors.values().cloned()).collect();
+        self.images.retain(|id, _| used.contains(id));
+    }
+
+    fn new_id(&mut self) -> String {
+        self.next_id += 1;
+        format!("{:064x}", self.next_id)
+    }
+
+    fn violated(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        self.tell("VIOLATED", &what);
+        self.violations.push(what);
+    }
+
+    /// Adds a line to the transcript.
+    fn tell(&mut self, who: &str, what: &str) {
+        let since = self.begun.map_or(0, |begun| self.now.as_millisecond() - begun.as_millisecond());
+        self.transcript.push(format!("{:>4}.{:03}  {who:<9} {what}", since / 1000, since % 1000));
+    }
+}
+
+pub(crate) fn reference(text: &str) -> Reference {
+    let parsed = Reference::parse(text).expect("a valid reference");
+    let Repository { host, path } = &parsed.repository;
+    assert!(!host.is_empty() && !path.is_empty());
+    parsed
+}

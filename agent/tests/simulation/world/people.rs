@@ -1,0 +1,319 @@
+//! What people do to the project past the agent, and what happens by accident.
+
+use evenkeel_agent::model::EventKind;
+use evenkeel_agent::model::image::Digest;
+use jiff::SignedDuration;
+
+use super::container::Run;
+use super::{Behaviour, EventFault, FakeWorld, Faults, Inner, RegistryFault, StoreFault, UpFault, digest_of};
+
+const STOPPING: SignedDuration = SignedDuration::from_millis(10);
+
+/// Something that comes about in the world. Services are those of the compose file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Somebody pushes another image under the tag.
+    Push(&'static str, Behaviour),
+    /// Somebody moves the tag back to the image that it named before.
+    MoveBack(&'static str),
+    Registry(RegistryFault),
+    PullsFail(bool),
+    UpFails(UpFault),
+    Store(StoreFault),
+    Events(EventFault),
+    /// The process of a container ends with code 1.
+    Crash(&'static str),
+    /// The health check of a container fails until it is started again.
+    Sicken(&'static str),
+    /// The engine stops all containers, and is gone.
+    EngineStops,
+    /// It is back, and starts those with a restart policy.
+    EngineStarts,
+    /// The event stream breaks off, and nothing else.
+    StreamBreaks,
+    /// `docker stop`, `start`, `restart`, `rm --force`.
+    Stop(&'static str),
+    Start(&'static str),
+    Restart(&'static str),
+    Remove(&'static str),
+    /// `docker compose pull`, `up`, `down`.
+    Pull(&'static str),
+    Up,
+    Down,
+    /// `docker image prune --all`
+    Prune,
+    /// Somebody edits a service in the compose file; or writes nonsense into the file, and mends it.
+    Edit(&'static str),
+    BreakFile,
+    MendFile,
+}
+
+impl Act {
+    /// In words.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::Push(service, behaviour) => {
+                format!("pushes for {service} an image that {}", behaviour.words())
+            }
+            Self::MoveBack(service) => format!("moves the tag of {service} back in the registry"),
+            Self::Registry(RegistryFault::None) => "the registry answers".to_owned(),
+            Self::Registry(fault) => format!("the registry from now on: {fault:?}").to_lowercase(),
+            Self::PullsFail(fails) => format!("pulls {} from now on", if fails { "fail" } else { "work" }),
+            Self::UpFails(UpFault::None) => "compose up works again".to_owned(),
+            Self::UpFails(fault) => format!("compose up fails from now on ({fault:?})").to_lowercase(),
+            Self::Store(StoreFault::None) => "the disk takes writes again".to_owned(),
+            Self::Store(StoreFault::Refuses) => "the disk refuses writes".to_owned(),
+            Self::Store(StoreFault::Torn) => "the disk writes and reports an error".to_owned(),
+            Self::Events(fault) => format!("events from now on: {fault:?}").to_lowercase(),
+            Self::Crash(service) => format!("the process of {service} crashes"),
+            Self::Sicken(service) => format!("{service} turns unhealthy until it is started again"),
+            Self::EngineStops => "the engine stops all containers and is gone".to_owned(),
+            Self::EngineStarts => "the engine is back".to_owned(),
+            Self::StreamBreaks => "the engine's event stream breaks off".to_owned(),
+            Self::Stop(service) => format!("somebody stops {service}"),
+            Self::Start(service) => format!("somebody starts {service}"),
+            Self::Restart(service) => format!("somebody restarts {service}"),
+            Self::Remove(service) => format!("somebody removes the container of {service}"),
+            Self::Pull(service) => format!("somebody pulls {service}"),
+            Self::Up => "somebody brings the project up".to_owned(),
+            Self::Down => "somebody takes the project down".to_owned(),
+            Self::Prune => "somebody prunes unused images".to_owned(),
+            Self::Edit(service) => format!("somebody edits {service} in the compose file"),
+            Self::BreakFile => "somebody writes nonsense into the compose file".to_owned(),
+            Self::MendFile => "somebody mends the compose file".to_owned(),
+        }
+    }
+}
+
+/// Digests and image IDs of the world in a text, in words.
+pub(super) fn digest_words(text: &str, names: impl Iterator<Item = (String, String)>) -> String {
+    names.fold(text.to_owned(), |text, (digest, name)| {
+        let digest: &str = &digest;
+        let short = Digest::parse(digest).map(|digest| digest.short().to_owned()).unwrap_or_default();
+        let text = text.replace(digest, &format!("<{name}>"));
+        if short.is_empty() { text } else { text.replace(&short, &format!("<{name}>")) }
+    })
+}
+
+impl FakeWorld {
+    /// Something comes about.
+    pub(crate) fn act(&self, act: Act) {
+        self.lock().act(act);
+        self.moved.notify_one();
+    }
+
+    /// Everything works again, and stays so.
+    pub(crate) fn calm(&self) {
+        self.crash_at(None);
+        let (is_down, is_broken) = {
+            let inner = self.lock();
+            (inner.engine_down, inner.is_file_broken)
+        };
+        {
+            let mut inner = self.lock();
+            inner.faults = Faults::default();
+            inner.tell("world", "is calm from now on");
+        }
+        if is_broken {
+            self.act(Act::MendFile);
+        }
+        if is_down {
+            self.act(Act::EngineStarts);
+        }
+    }
+}
+
+impl Inner {
+    fn act(&mut self, act: Act) {
+        self.tell("world", &act.words());
+        match act {
+            Act::Push(service, behaviour) => self.push_next(service, behaviour),
+            Act::MoveBack(service) => self.move_back(service),
+            Act::Registry(fault) => self.faults.registry = fault,
+            Act::PullsFail(fails) => self.faults.pull = fails,
+            Act::UpFails(fault) => self.faults.up = fault,
+            Act::Store(fault) => self.faults.store = fault,
+            Act::Events(fault) => self.faults.events = fault,
+            Act::Crash(service) => self.accident(service, |inner, at| {
+                let now = inner.now;
+                inner.containers[at].end(now, 1, false);
+                inner.happened(at, now, EventKind::Die { exit_code: 1 });
+            }),
+            Act::Sicken(service) => self.accident(service, |inner, at| inner.containers[at].sick = true),
+            Act::EngineStops => self.engine_stops(),
+            Act::EngineStarts => self.engine_starts(),
+            Act::StreamBreaks => {
+                self.stops_are_unclear(SignedDuration::from_secs(1));
+                self.events.disconnect();
+            }
+            Act::Stop(service) => self.by_person(service, Self::stop),
+            Act::Start(service) => self.by_person(service, |inner, at| {
+                if !inner.containers[at].is_up() {
+                    inner.start_by_hand(at);
+                }
+            }),
+            Act::Restart(service) => self.by_person(service, |inner, at| {
+                inner.stop(at);
+                inner.start_by_hand(at);
+            }),
+            Act::Remove(service) => self.by_person(service, |inner, at| {
+                inner.truth.at_rest.insert(service.to_owned());
+                inner.remove(at);
+            }),
+            Act::Pull(service) => self.pull(service),
+            Act::Up => {
+                self.everybody_is_touched();
+                if !self.is_file_broken && !self.engine_down {
+                    self.truth.tainted = self.images.keys().cloned().collect();
+                    self.up_all();
+                }
+            }
+            Act::Down | Act::Prune if self.engine_down => {}
+            Act::Down => {
+                self.everybody_is_touched();
+                while !self.containers.is_empty() {
+                    self.remove(0);
+                }
+                self.truth.at_rest = self.services.iter().map(|service| service.name.clone()).collect();
+            }
+            Act::Prune => {
+                self.interfere();
+                self.prune();
+            }
+            Act::Edit(service) => {
+                self.interfere();
+                self.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.version += 1);
+                self.write_file();
+            }
+            Act::BreakFile => {
+                self.interfere();
+                self.is_file_broken = true;
+                self.write_file();
+            }
+            Act::MendFile => {
+                self.is_file_broken = false;
+                self.write_file();
+            }
+        }
+    }
+
+    /// What the agent sees of the compose file is only whether it is another one.
+    pub(super) fn write_file(&self) {
+        let Some(file) = &self.file else { return };
+        let versions: Vec<u64> = self.services.iter().map(|service| service.version).collect();
+        let text = format!("{versions:?} {}", self.is_file_broken);
+        std::fs::write(file, text).expect("the file can be written");
+    }
+
+    fn tag_of(&self, service: &str) -> Option<evenkeel_agent::model::image::Reference> {
+        self.services.iter().find(|s| s.name == service).map(|s| s.reference.clone())
+    }
+
+    fn push_next(&mut self, service: &str, behaviour: Behaviour) {
+        let Some(reference) = self.tag_of(service) else { return };
+        let version = self.truth.next_version(service);
+        let name = format!("{service} v{version}");
+        self.publish(&reference, &name, behaviour);
+    }
+
+    fn move_back(&mut self, service: &str) {
+        let Some(reference) = self.tag_of(service) else { return };
+        let pushed = self.truth.tags.entry(service.to_owned()).or_default();
+        if pushed.len() > 1 {
+            pushed.pop();
+        }
+        if let Some(name) = pushed.last() {
+            self.registry.insert(reference.tagged(), digest_of(name));
+        }
+    }
+
+    fn accident(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
+        let at = self.containers.iter().position(|c| c.service == service && c.is_up());
+        let Some(at) = at else { return };
+        self.interfere();
+        what(self, at);
+    }
+
+    fn by_person(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
+        if self.engine_down {
+            return;
+        }
+        let at = self.containers.iter().position(|c| c.service == service);
+        let Some(at) = at else { return };
+        self.touched(service);
+        what(self, at);
+    }
+
+    fn stop(&mut self, at: usize) {
+        if !self.containers[at].is_up() {
+            return;
+        }
+        let service = self.containers[at].service.clone();
+        // One of them ends well when it is told to, the others do not.
+        let code = if service == "api" { 0 } else { 143 };
+        // While the stream is away a stop can't be told from one of the engine's own.
+        let is_deaf = self.truth.agent_runs && !self.events.has_readers();
+        if self.faults.events != EventFault::None || is_deaf {
+            self.truth.unheard.insert(self.containers[at].id.clone());
+        }
+        self.end_as_told(at, code);
+        self.truth.at_rest.insert(service);
+    }
+
+    /// A process ends because it is told to, which takes it a moment: the next run begins after it.
+    pub(super) fn end_as_told(&mut self, at: usize, code: i64) {
+        let told = self.now - STOPPING;
+        self.happened(at, told, EventKind::Kill { signal: Some(15) });
+        self.containers[at].end(told, code, false);
+        self.happened(at, told, EventKind::Die { exit_code: code });
+        self.happened(at, told, EventKind::Stop);
+    }
+
+    fn start_by_hand(&mut self, at: usize) {
+        if self.containers[at].behaviour != Behaviour::BadEntrypoint {
+            self.start(at);
+        }
+    }
+
+    fn pull(&mut self, service: &str) {
+        let Some(reference) = self.tag_of(service) else { return };
+        let Some(digest) = self.registry.get(&reference.tagged()).cloned() else { return };
+        if self.engine_down || self.faults.registry != RegistryFault::None {
+            return;
+        }
+        self.interfere();
+        let Some((id, behaviour)) = self.published.get(&digest).cloned() else { return };
+        let empty = super::FakeImage { behaviour, digests: [].into(), tags: [].into() };
+        self.images.entry(id.clone()).or_insert(empty).digests.insert(reference.repository.at(&digest));
+        let tagged = self.tag(&id, reference.tagged());
+        tagged.expect("the image is here");
+        self.truth.pulled.insert(id);
+    }
+
+    fn engine_stops(&mut self) {
+        if self.engine_down {
+            return;
+        }
+        self.engine_went();
+        for at in 0..self.containers.len() {
+            if self.containers[at].is_up() {
+                self.end_as_told(at, 143);
+            }
+        }
+        self.engine_down = true;
+        self.events.forget();
+    }
+
+    fn engine_starts(&mut self) {
+        if !std::mem::take(&mut self.engine_down) {
+            return;
+        }
+        for at in 0..self.containers.len() {
+            let c = &self.containers[at];
+            let is_kept = c.restarts_itself && !self.truth.at_rest.contains(&c.service);
+            if is_kept && matches!(c.run, Run::Ended { .. }) {
+                self.start(at);
+            }
+        }
+    }
+}

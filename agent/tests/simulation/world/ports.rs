@@ -1,0 +1,297 @@
+//! What the agent can do with engine, registry and store.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
+use evenkeel_agent::model::{
+    Container, ContainerEvent, EngineError, Members, RegistryError, SignatureError, SignatureVerdict, Usage,
+};
+use evenkeel_agent::ports::{
+    Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Tags, Urgency,
+};
+use evenkeel_common::store::{Change, Store, StoreError};
+use futures_util::FutureExt;
+use futures_util::stream::BoxStream;
+use tokio::sync::watch;
+
+use super::compose::{self, Changing};
+use super::container::FakeImage;
+use super::{FakeWorld, RegistryFault, StoreFault};
+
+#[async_trait]
+impl Engine for FakeWorld {
+    async fn ping(&self) -> Result<(), EngineError> {
+        self.call(|_, _| Ok(())).await
+    }
+
+    async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
+        self.call(|inner, now| {
+            inner.asked.insert(members.clone());
+            if inner.prune_always {
+                inner.prune();
+            }
+            let view = |c: &super::FakeContainer| {
+                let definition = inner.services.iter().find(|service| service.name == c.service);
+                c.view(&definition.expect("no service leaves the file").reference, now)
+            };
+            Ok(inner.containers.iter().map(view).collect())
+        })
+        .await
+    }
+
+    async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        self.call(|inner, _| {
+            let Some((id, image)) = inner.by_name(name) else { return Ok(None) };
+            if inner.unreadable.contains(&id) {
+                return Err(EngineError::Refused("readlink: invalid argument".into()));
+            }
+            let (repo_digests, labels) = (image.digests.into_iter().collect(), ImageLabels::default());
+            Ok(Some(Image { id, repo_digests, size: 1, labels, whole: true }))
+        })
+        .await
+    }
+
+    async fn pull(&self, reference: &Reference, _: &watch::Sender<PullProgress>) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            let digest = reference.digest.clone().expect("the agent pulls by digest only");
+            if inner.only_signed && !inner.signed.contains(&digest) {
+                inner.violated(format!("{digest} is fetched without a signature"));
+            }
+            if inner.faults.pull {
+                inner.tell("engine", "a pull fails");
+                return Err(EngineError::Refused("no space left on device".into()));
+            }
+            let (id, behaviour) = inner
+                .published
+                .get(&digest)
+                .cloned()
+                .ok_or(EngineError::Refused("manifest unknown".into()))?;
+            let empty = FakeImage { behaviour, digests: BTreeSet::new(), tags: BTreeSet::new() };
+            inner.images.entry(id).or_insert(empty).digests.insert(reference.repository.at(&digest));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn tag(&self, id: &ImageId, reference: &Reference) -> Result<(), EngineError> {
+        self.call(|inner, _| inner.tag(id, reference.tagged())).await
+    }
+
+    async fn untag(&self, reference: &Reference) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            for image in inner.images.values_mut() {
+                image.tags.remove(&reference.tagged());
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
+        self.call(|inner, _| {
+            let names = inner.images.values().flat_map(|image| image.tags.iter());
+            let tags = names.filter_map(|name| Reference::parse(name).ok());
+            Ok(tags.filter(|tag| tag.repository == *repository).collect())
+        })
+        .await
+    }
+
+    async fn anchor(&self, name: &str, id: &ImageId, _: &str) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            if !inner.images.contains_key(id) {
+                return Err(EngineError::NotFound("No such image".into()));
+            }
+            inner.anchors.insert(name.to_owned(), id.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn anchors(&self, _: &str) -> Result<Vec<String>, EngineError> {
+        self.call(|inner, _| Ok(inner.anchors.keys().cloned().collect())).await
+    }
+
+    async fn remove_anchor(&self, name: &str) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            inner.anchors.remove(name);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError> {
+        self.call(|inner, _| {
+            let is_used = inner.containers.iter().any(|container| container.image == *id);
+            let is_named = inner.images.get(id).is_some_and(|image| !image.tags.is_empty());
+            if is_used || is_named || inner.anchors.values().any(|held| held == id) {
+                return Ok(false);
+            }
+            inner.images.remove(id);
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn free_space(&self) -> Result<Option<u64>, EngineError> {
+        self.call(|_, _| Ok(Some(1 << 40))).await
+    }
+
+    async fn log_tail(&self, _: &str, _: u32) -> Result<String, EngineError> {
+        self.call(|_, _| Ok("it went wrong".into())).await
+    }
+
+    async fn rename(&self, _: &str, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn restart(&self, container: &str) -> Result<(), EngineError> {
+        let _changing = Changing::begin(self, compose::Change::Restart);
+        self.call(|inner, _| {
+            let Some(at) = inner.containers.iter().position(|c| c.id == container) else {
+                return Err(EngineError::NotFound(format!("No such container: {container}")));
+            };
+            inner.restarts += 1;
+            inner.check_restart(at);
+            let name = inner.containers[at].name();
+            inner.tell("engine", &format!("restarts {name}"));
+            if inner.containers[at].is_up() {
+                inner.end_as_told(at, 143);
+            }
+            if inner.containers[at].behaviour == super::Behaviour::BadEntrypoint {
+                return Err(EngineError::Refused("exec: no such file".into()));
+            }
+            inner.start(at);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stats(&self, _: &str) -> Result<Option<Usage>, EngineError> {
+        Ok(None)
+    }
+
+    async fn machine_memory(&self) -> Result<u64, EngineError> {
+        Ok(1 << 30)
+    }
+
+    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        self.call(|inner, _| Ok(inner.events.read(since_nano))).await
+    }
+}
+
+#[async_trait]
+impl Registry for FakeWorld {
+    async fn digest(&self, reference: &Reference, _: Urgency) -> Result<Digest, RegistryError> {
+        self.point().await;
+        let fault = self.lock().faults.registry;
+        match fault {
+            RegistryFault::None => {}
+            RegistryFault::Errors => return Err(RegistryError("the registry answers 500".into())),
+            RegistryFault::Hangs => {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                return Err(RegistryError("the registry does not answer".into()));
+            }
+            RegistryFault::Slow => tokio::time::sleep(Duration::from_secs(5)).await,
+        }
+        let digest = self.lock().registry.get(&reference.tagged()).cloned();
+        digest.ok_or_else(|| RegistryError("tag not found".into()))
+    }
+
+    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+        self.digest(reference, Urgency::Asked).await
+    }
+
+    async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
+        self.point().await;
+        Ok(self.lock().registry.values().any(|known| known == digest))
+    }
+}
+
+#[async_trait]
+impl Signatures for FakeWorld {
+    async fn verify(
+        &self,
+        _: &Repository,
+        digest: &Digest,
+        _: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        self.point().await;
+        let is_signed = self.lock().signed.contains(digest);
+        Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
+    }
+}
+
+#[async_trait]
+impl GateCommand for FakeWorld {
+    async fn ask(&self, _: &[String], _: &GateQuestion) -> GateAnswer {
+        self.point().await;
+        GateAnswer::Go { reason: String::new() }
+    }
+}
+
+#[async_trait]
+impl Tags for FakeWorld {
+    async fn tags(&self, _: &Repository) -> Result<Arc<[String]>, RegistryError> {
+        self.point().await;
+        Ok(Arc::new([]))
+    }
+}
+
+#[async_trait]
+impl Store for FakeWorld {
+    async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.point().await;
+        let (refused, fault) = {
+            let mut inner = self.lock();
+            (inner.refuses_write.as_mut().is_some_and(|refuses| refuses()), inner.faults.store)
+        };
+        let error = || {
+            let cause = "No space left on device (os error 28)".to_owned();
+            StoreError { doing: "write", path: "state.redb".into(), cause }
+        };
+        if refused || fault == StoreFault::Refuses {
+            return Err(error());
+        }
+        let mut before = Vec::with_capacity(changes.len());
+        for (key, _) in &changes {
+            before.push((key.clone(), self.store.get(key).await?));
+        }
+        self.store.put_all(changes.clone()).await?;
+        if fault == StoreFault::Torn {
+            let mut inner = self.lock();
+            inner.last_write = before;
+            inner.torn();
+            return Err(error());
+        }
+        {
+            let mut inner = self.lock();
+            inner.last_write = before;
+            inner.written(&changes);
+        }
+        self.point().await;
+        Ok(())
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.store.scan(prefix).await
+    }
+}
+
+impl FakeWorld {
+    /// The machine stops in the middle of it all: what was written last may be lost.
+    pub(crate) fn power_cut(&self) {
+        let undone = std::mem::take(&mut self.lock().last_write);
+        self.store.put_all(undone.clone()).now_or_never().expect("memory").expect("memory");
+        let mut inner = self.lock();
+        inner.restore(&undone);
+        inner.tell("machine", "loses the last write");
+    }
+}

@@ -1,0 +1,130 @@
+//! What must hold at the end of a life, when everything has worked for long.
+
+use std::sync::Arc;
+
+use evenkeel_agent::config::ServiceConfig;
+use evenkeel_agent::model::HealthState;
+use evenkeel_agent::service::Durable;
+use evenkeel_common::wire::ServiceStatus;
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::{Behaviour, FakeWorld, Inner};
+
+const DELIVERED: &str = "every entry recorded reaches the destination";
+const ENDLESS: &str = "nothing waits for ever once its cause is gone";
+const DOWN: &str = "no service is down while an image that worked is at hand";
+
+/// What the agent shows at the end of a life.
+pub(crate) struct AtEnd {
+    pub(crate) config: Arc<ServiceConfig>,
+    pub(crate) record: ServiceStatus,
+}
+
+impl FakeWorld {
+    /// The world has been calm for long: what must have come to its end by now.
+    pub(crate) fn check_end(&self, all: &[AtEnd]) {
+        let mut inner = self.lock();
+        inner.check_delivered();
+        for one in all {
+            inner.check_nothing_waits(one);
+            inner.check_images(one);
+        }
+        let services: Vec<String> = inner.services.iter().map(|service| service.name.clone()).collect();
+        for service in services {
+            inner.check_runs(&service, all);
+        }
+    }
+}
+
+impl Inner {
+    fn check_delivered(&mut self) {
+        let missing = self.truth.recorded.iter().find(|(seq, entry)| {
+            self.truth.delivered.get(seq) != Some(entry) && !self.truth.unnumbered.contains(entry)
+        });
+        let missing = missing.map(|(seq, entry)| format!("number {seq}, {}", entry.message));
+        let holds = missing.is_none() || self.truth.is_write_lost;
+        self.unless(holds, DELIVERED, |_| missing.clone().unwrap_or_default());
+    }
+
+    fn check_nothing_waits(&mut self, one: &AtEnd) {
+        let (name, record) = (&one.config.name, &one.record);
+        let deploying = self.durable.get(name).is_some_and(|durable| durable.deployment.is_some());
+        self.unless(!deploying && !record.deploying, ENDLESS, |_| format!("{name} deploys"));
+        self.unless(!record.degraded, ENDLESS, |_| format!("{name} is degraded"));
+        let is_fresh = |at: Timestamp| self.now.duration_since(at) <= SignedDuration::from_secs(40);
+        let is_checked = !one.config.is_polled() || record.last_check.is_some_and(is_fresh);
+        self.unless(is_checked, ENDLESS, |_| format!("{name} is not checked any more"));
+        let fault = record.errored.clone().unwrap_or_default();
+        let is_over = [
+            "registry",
+            "no space left",
+            "did not find expected key",
+            "already allocated",
+            "network not found",
+        ];
+        let remains = is_over.iter().any(|text| fault.contains(text));
+        self.unless(!remains, ENDLESS, |_| format!("{name} shows \"{fault}\""));
+    }
+
+    /// Every image that is configured is what the registry has, or it is known why not.
+    fn check_images(&mut self, one: &AtEnd) {
+        if !one.config.auto_update {
+            return;
+        }
+        for image in &one.config.images {
+            let tag = image.reference.tagged();
+            let Some(service) = self.services.iter().find(|s| s.reference.tagged() == tag) else { continue };
+            let (Some(digest), Some(container)) =
+                (self.registry.get(&tag).cloned(), self.container(&service.name))
+            else {
+                continue;
+            };
+            let wanted = self.published.get(&digest).map(|(id, _)| id.clone());
+            let is_current = Some(&container.image) == wanted.as_ref() || !container.is_up();
+            let is_known = |durable: &Durable| {
+                durable.blocked.values().chain(durable.not_found.values()).any(|known| *known == digest)
+            };
+            let excused = self.durable.values().any(is_known) || one.record.errored.is_some();
+            let (service, runs) = (service.name.clone(), container.image.clone());
+            self.unless(is_current || excused, ENDLESS, |inner| {
+                format!("{service} runs on {} and is not updated", inner.truth.word(&runs))
+            });
+        }
+    }
+
+    /// A service is up on an image that works, or nobody could bring that about.
+    fn check_runs(&mut self, service: &str, all: &[AtEnd]) {
+        let now = self.now;
+        let container = self.container(service);
+        let is_well = container.is_some_and(|c| {
+            c.is_up()
+                && !matches!(c.health(now), Some(HealthState::Unhealthy))
+                && c.behaviour != Behaviour::CrashLoop
+        });
+        let heals = all.iter().any(|one| one.config.auto_heal);
+        let exhausted = all.iter().any(|one| one.record.exhausted);
+        let failed = self.durable.values().any(|durable| durable.rollback_failed);
+        let works = container.is_some_and(|c| c.behaviour.works());
+        let excused = self.truth.at_rest.contains(service)
+            || exhausted
+            || match container {
+                // Only people remove containers for good.
+                None => false,
+                Some(c) if self.truth.unknown.contains(&c.id) => true,
+                // An image that works, and has ended by itself or with the engine: the healer's business.
+                Some(_) if works => !heals,
+                // It worked once, and nothing before it is known to work better.
+                Some(c) => {
+                    let by_person = [&self.truth.tainted, &self.truth.pulled];
+                    failed
+                        || self.truth.worked.contains(&c.image)
+                        || by_person.iter().any(|images| images.contains(&c.image))
+                }
+            };
+        let what = container.map_or_else(
+            || "no container".to_owned(),
+            |c| format!("{:?} on {}", c.run, self.truth.word(&c.image)),
+        );
+        self.unless(is_well || excused, DOWN, |_| format!("{service}: {what}"));
+    }
+}
