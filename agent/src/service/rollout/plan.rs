@@ -92,7 +92,7 @@ fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
 }
 
 /// What a deployment is about. Nothing in it changes once it is journaled: what is learned on the way belongs to the
-/// [`Deployment`](super::deployment::Deployment).
+/// [`Deployment`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Why.
