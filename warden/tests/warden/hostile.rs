@@ -172,6 +172,7 @@ async fn no_body_brings_the_warden_down() {
         b",",
     ];
     let mut entries = 0;
+    let mut batch = Vec::new();
     for _ in 0..200_000 {
         let mut text = good.clone();
         for _ in 0..=next(4) {
@@ -192,10 +193,14 @@ async fn no_body_brings_the_warden_down() {
         }
         if let Ok(entry) = parser::parse(&text, "a") {
             assert_eq!(entry.agent, "a");
-            warden.collector.store(vec![entry]).await.unwrap();
+            batch.push(entry);
             entries += 1;
         }
+        if batch.len() == 500 {
+            warden.collector.store(std::mem::take(&mut batch)).await.unwrap();
+        }
     }
+    warden.collector.store(batch).await.unwrap();
     assert!(entries > 1000, "{entries}");
     assert_eq!(status(&warden.post(B, &entry(1)).await), 200);
     warden.finish().await;
