@@ -5,6 +5,7 @@ A fenced block of JSON is a whole configuration of the agent, unless a comment o
 <!-- warden --> for one of the warden, <!-- part --> for anything that is not checked.
 """
 
+import base64
 import http.server
 import json
 import os
@@ -46,10 +47,19 @@ def environment(text):
     return os.environ | {name: f"https://{name.lower().replace('_', '-')}.example.com/x" for name in names}
 
 
+# An Ed25519 key in the form that `signed_by` takes; nobody has the other half of it.
+PUBLIC_KEY = "\n".join([
+    "-----BEGIN PUBLIC KEY-----",
+    base64.b64encode(bytes.fromhex("302a300506032b6570032100") + bytes(range(32))).decode(),
+    "-----END PUBLIC KEY-----",
+    "",
+])
+
+
 def with_files(value, folder):
     """The configuration with its files where they exist."""
     if isinstance(value, dict):
-        return {key: with_files(item, folder) if key not in ("compose_files", "env_file") else moved(item, folder)
+        return {key: moved(item, folder) if key in ("compose_files", "env_file", "signed_by") else with_files(item, folder)
                 for key, item in value.items()}
     return [with_files(item, folder) for item in value] if isinstance(value, list) else value
 
@@ -59,7 +69,7 @@ def moved(paths, folder):
         return [moved(path, folder) for path in paths]
     path = folder / paths.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("services: {}\n" if path.suffix in (".yml", ".yaml") else "A=b\n")
+    path.write_text({".yml": "services: {}\n", ".yaml": "services: {}\n", ".pub": PUBLIC_KEY}.get(path.suffix, "A=b\n"))
     path.chmod(0o600)
     return str(path)
 
