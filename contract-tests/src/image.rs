@@ -159,7 +159,11 @@ impl Image {
         let mut config = json!({
             "Cmd": self.command,
             "Env": ["PATH=/bin"],
-            "Labels": { LABEL: owner, "evenkeel.version": self.version },
+            "Labels": {
+                LABEL: owner,
+                "evenkeel.version": self.version,
+                "org.opencontainers.image.version": self.version,
+            },
         });
         if let Some(health) = &self.health {
             config["Healthcheck"] = json!({

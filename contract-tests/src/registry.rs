@@ -154,6 +154,30 @@ impl Registry {
         Pushed { digest, version: image.version.clone() }
     }
 
+    /// Puts a cosign signature under the tag of `signed`, a digest: `signature` over `payload`, in base64.
+    pub fn push_signature(&self, repository: &str, signed: &str, payload: &[u8], signature: &str) {
+        let config = to_bytes(&json!({}));
+        self.upload(repository, payload);
+        self.upload(repository, &config);
+        let manifest = to_bytes(&json!({
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+                "size": config.len(),
+                "digest": digest(&config),
+            },
+            "layers": [{
+                "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json",
+                "size": payload.len(),
+                "digest": digest(payload),
+                "annotations": { "dev.cosignproject.cosign/signature": signature },
+            }],
+        }));
+        let tag = format!("{}.sig", signed.replace(':', "-"));
+        self.put_manifest(repository, &tag, OCI_MANIFEST, &manifest);
+    }
+
     /// A list with one manifest for this machine, and more entries.
     fn put_list(
         &self,

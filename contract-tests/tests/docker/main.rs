@@ -3,6 +3,7 @@
 //! (`test(/^matrix::/)`).
 
 mod adopt;
+mod cleanup;
 mod compose;
 mod doctor;
 mod engine;
@@ -16,6 +17,7 @@ mod push;
 mod registry;
 mod reload;
 mod rollback;
+mod signed;
 mod stop;
 mod storm;
 mod update;
