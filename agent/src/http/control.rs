@@ -68,14 +68,14 @@ pub(super) async fn approve(api: Api, request: Request) -> Response {
     }
 }
 
-/// The digest that a body names; an empty body names none.
+/// The digest that a body names; an empty body and `null` name none.
 fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let request: ApproveRequest =
+    let request: Option<ApproveRequest> =
         serde_json::from_slice(body).map_err(|fault| format!("the body is not as expected: {fault}"))?;
-    let Some(text) = request.digest else { return Ok(None) };
+    let Some(text) = request.and_then(|request| request.digest) else { return Ok(None) };
     let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
     Digest::parse(&text).map(Some).map_err(expected)
 }
