@@ -332,14 +332,14 @@ async function ask(method, path, body) {
     throw new Error(late.aborted ? "No answer within 20 seconds." : "No connection. Is the program running?");
   }
   learnClock(response);
-  const body = await response.json().catch(() => null);
+  const answer = await response.json().catch(() => null);
   if (!response.ok) {
-    const fault = new Error(body?.error ?? `It answered ${response.status}.`);
+    const fault = new Error(answer?.error ?? `It answered ${response.status}.`);
     fault.status = response.status;
-    fault.body = body;
+    fault.body = answer;
     throw fault;
   }
-  return body;
+  return answer;
 }
 
 function toast(title, text, look = "") {
