@@ -68,6 +68,7 @@ impl Stage {
             include_str!("../../warden/src/ui/page.js"),
         );
         let stage = Self::start("/", document);
+        stage.answer("GET /health", 200, &serde_json::json!({ "status": "ok" }));
         stage.answer("GET /machines", 200, &serde_json::json!([]));
         stage
     }
@@ -228,7 +229,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
             let request = format!("{method} {path}");
             let mut state = shared.state();
             state.asked.push(request.clone());
-            let answer = state.answers.get(&request).cloned();
+            let answer = state.answers.get(&request).cloned().or_else(|| why(path));
             drop(state);
             let (status, body) = answer.unwrap_or_else(|| (404, r#"{"error":"nothing here"}"#.to_owned()));
             write!(
@@ -238,6 +239,14 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
             )
         }
     }
+}
+
+/// What keeps a service from being updated, where nothing does.
+fn why(path: &str) -> Option<(u16, String)> {
+    let service = path.strip_prefix("/why/")?;
+    let gate = serde_json::json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
+    let report = serde_json::json!({ "service": service, "answer": "It is up to date.", "gates": [gate] });
+    Some((200, report.to_string()))
 }
 
 fn send_page(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {

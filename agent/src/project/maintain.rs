@@ -26,8 +26,8 @@ pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> Maintenanc
             }
             MaintenanceResult::ImagesRemoved(gone)
         }
-        MaintenanceTask::CheckWayBack { service, project, images } => {
-            let risks = check_way_back(world, &service, &project, &images).await;
+        MaintenanceTask::CheckWayBack { project, images } => {
+            let risks = check_way_back(world, &project, &images).await;
             MaintenanceResult::WayBackChecked(risks.ok())
         }
     }
@@ -48,9 +48,11 @@ async fn find_newer(world: &World, pattern: &TagPattern, images: Vec<TagInUse>) 
 }
 
 /// What would keep a rollback to what runs now from succeeding. An error: the engine gave no answer.
+///
+/// The state is not written here to see whether that works: whoever waits for the store while the worker does, too, is
+/// not polled, and both would wait for ever. A state that can't be written is an alarm of its own (`state_health`).
 async fn check_way_back(
     world: &World,
-    service: &str,
     project: &Project,
     images: &[RunningImage],
 ) -> Result<Vec<RollbackRisk>, EngineError> {
@@ -67,10 +69,6 @@ async fn check_way_back(
     let needed = images.iter().map(|image| image.size).max().unwrap_or(0);
     if let Some(free) = world.engine.free_space().await?.filter(|free| *free < needed) {
         risks.push(RollbackRisk::Disk { free, needed });
-    }
-    let key = format!("way_back/{service}");
-    if let Err(error) = world.store.put(&key, Vec::new()).await {
-        risks.push(RollbackRisk::State { why: error.to_string() });
     }
     Ok(risks)
 }

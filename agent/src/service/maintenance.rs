@@ -43,8 +43,6 @@ pub enum MaintenanceTask {
     },
     /// See whether a rollback to what runs now would be possible.
     CheckWayBack {
-        /// Which service it is for.
-        service: String,
         /// What would be brought up.
         project: Project,
         /// What runs.
@@ -109,11 +107,6 @@ pub enum RollbackRisk {
         free: u64,
         /// Bytes that the largest image takes.
         needed: u64,
-    },
-    /// The state can't be written, and without a journal nothing is begun.
-    State {
-        /// Why.
-        why: String,
     },
 }
 
@@ -295,8 +288,7 @@ impl Service {
             })
         });
         let images = images.filter(|image| !image.id.0.is_empty()).collect();
-        let service = self.config.name.clone();
-        Some(MaintenanceTask::CheckWayBack { service, project: self.config.project()?, images })
+        Some(MaintenanceTask::CheckWayBack { project: self.config.project()?, images })
     }
 
     fn way_back_checked(&mut self, risks: Option<Vec<RollbackRisk>>, now: Timestamp) {

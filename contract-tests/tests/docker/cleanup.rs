@@ -17,7 +17,9 @@ fn an_update_removes_what_was_deployed_and_is_not_among_the_last_proven() {
         assert!(entry.output.contains(&format!("version: v{} → v{n}", n - 1)), "{entry:?}");
         agent.wait_done(n - 1);
     }
-    wait_for("version 2 to be removed", || if here(&digests[1]) { Err("it is here") } else { Ok(()) });
+    wait_for("version 2 to be removed", || {
+        if here(&digests[1]) { Err("it is here".to_owned()) } else { Ok(()) }
+    });
     // The first was there before the agent, the third is among the last two that are proven.
     assert_eq!(digests.iter().map(|digest| here(digest)).collect::<Vec<_>>(), [true, false, true, true]);
     world.assert_runs("web", "v4");

@@ -9,8 +9,9 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
 
 fn key() -> Ed25519KeyPair {
-    let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
-    Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap()
+    let document =
+        Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("the system has random numbers");
+    Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("it was just made")
 }
 
 /// The public key as a PEM file has it (RFC 8410).

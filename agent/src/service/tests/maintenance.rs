@@ -118,10 +118,10 @@ fn the_way_back_is_checked_daily_and_every_change_is_told_once() {
     let mut story = Story::on_five(config());
     assert_eq!(story.at(60).task(), None);
     assert_eq!(story.record().way_back, None);
-    let Some(MaintenanceTask::CheckWayBack { service, images, .. }) = story.at(3600).task() else {
+    let Some(MaintenanceTask::CheckWayBack { project, images }) = story.at(3600).task() else {
         panic!("it is checked within an hour");
     };
-    assert_eq!(service, "web");
+    assert_eq!(project.name, "web");
     let source = Reference::parse(&format!("localhost:5000/web@{}", digest('5'))).unwrap();
     let expected =
         RunningImage { configured: IMAGE.into(), id: version(5), source: Some(source), size: images[0].size };

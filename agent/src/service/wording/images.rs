@@ -18,7 +18,6 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
         }
         RollbackRisk::ComposeFiles { why } => format!("the compose files are not valid: {why}"),
         RollbackRisk::Disk { .. } => "the engine's disk has no room for one more image".to_owned(),
-        RollbackRisk::State { why } => format!("the state can't be written: {why}"),
     };
     risks.iter().map(words).collect::<Vec<_>>().join("; ")
 }
