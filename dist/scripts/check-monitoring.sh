@@ -66,18 +66,19 @@ pids+=($!)
 env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/agent.json" >"$work/agent.log" 2>&1 &
 pids+=($!)
 
-# scrape FILE CURL_ARGUMENT...: into FILE, as soon as there is an answer.
+# scrape FILE METRIC CURL_ARGUMENT...: into FILE, as soon as METRIC is in the answer, which is the last that a program has
+# to load.
 scrape() {
-    local file="$1"
-    shift
+    local file="$1" metric="$2"
+    shift 2
     for _ in $(seq 1 100); do
-        curl -fs -o "$file" "$@" && return 0
+        curl -fs -o "$file" "$@" && grep -q "^$metric" "$file" && return 0
         sleep 0.1
     done
-    die "no answer: ${*: -1}"
+    die "no $metric: ${*: -1}"
 }
-scrape "$work/agent.metrics" "http://$agent/metrics"
-scrape "$work/warden.metrics" -H 'Authorization: Bearer people-token' "http://$warden/metrics"
+scrape "$work/agent.metrics" evenkeel_service_status "http://$agent/metrics"
+scrape "$work/warden.metrics" evenkeel_warden_store_oldest_entry_seconds -H 'Authorization: Bearer people-token' "http://$warden/metrics"
 "$promtool" check metrics <"$work/agent.metrics" || die "promtool finds fault with the agent's metrics"
 "$promtool" check metrics <"$work/warden.metrics" || die "promtool finds fault with the warden's metrics"
 

@@ -68,14 +68,17 @@ pub(super) async fn approve(api: Api, request: Request) -> Response {
     }
 }
 
-/// The digest that a body names; an empty body and `null` name none.
+/// The digest that a body names; an empty body names none.
 fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let request: Option<ApproveRequest> =
-        serde_json::from_slice(body).map_err(|fault| format!("the body is not as expected: {fault}"))?;
-    let Some(text) = request.and_then(|request| request.digest) else { return Ok(None) };
+    // By way of an object: an array would be taken for the fields in their order.
+    let fields: Result<serde_json::Map<_, _>, _> = serde_json::from_slice(body);
+    let request: Result<ApproveRequest, _> =
+        fields.and_then(|fields| serde_json::from_value(serde_json::Value::Object(fields)));
+    let request = request.map_err(|fault| format!("the body is not as expected: {fault}"))?;
+    let Some(text) = request.digest else { return Ok(None) };
     let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
     Digest::parse(&text).map(Some).map_err(expected)
 }

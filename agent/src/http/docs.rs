@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_common::wire::{
-    ApproveReply, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport,
+    ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport,
     TriggerReply, UnblockReply, WhyReport,
 };
 use serde_json::json;
@@ -38,7 +38,7 @@ pub(super) fn unblock() -> Doc {
 
 pub(super) fn approve() -> Doc {
     Doc::of("Approves the update that waits.")
-        .body(&["application/json"], "Optional: the digest that is meant, {\"digest\": \"sha256:…\"}.")
+        .json_body::<ApproveRequest>("Optional: the digest that is meant, {\"digest\": \"sha256:…\"}.")
         .json::<ApproveReply>(200, "Done, or nothing waits.")
         .json::<ErrorBody>(400, "The body is not as expected.")
         .json::<ErrorBody>(409, "Another digest waits by now.")

@@ -24,7 +24,7 @@ type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 pub(super) struct Doc {
     summary: &'static str,
     query: Vec<(&'static str, &'static str, Value)>,
-    body: Option<(&'static [&'static str], &'static str)>,
+    body: Option<(&'static [&'static str], &'static str, Option<MakeSchema>)>,
     answers: Vec<(u16, &'static str, &'static str, Option<MakeSchema>)>,
 }
 
@@ -60,7 +60,13 @@ impl Doc {
 
     /// It reads a body, of whatever form.
     pub(super) fn body(mut self, media_types: &'static [&'static str], what: &'static str) -> Self {
-        self.body = Some((media_types, what));
+        self.body = Some((media_types, what, None));
+        self
+    }
+
+    /// It reads this type, if there is a body.
+    pub(super) fn json_body<T: JsonSchema>(mut self, what: &'static str) -> Self {
+        self.body = Some((&[JSON], what, Some(SchemaGenerator::subschema_for::<T>)));
         self
     }
 
@@ -201,9 +207,10 @@ fn operation(method: &Method, path: &str, doc: &Doc, schemas: &mut SchemaGenerat
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let Some((media_types, what)) = doc.body {
+    if let Some((media_types, what, schema)) = doc.body {
+        let schema = schema.map_or_else(|| json!({}), |make| json!(make(schemas)));
         let content: Map<String, Value> =
-            media_types.iter().map(|kind| ((*kind).to_owned(), json!({ "schema": {} }))).collect();
+            media_types.iter().map(|kind| ((*kind).to_owned(), json!({ "schema": schema }))).collect();
         operation["requestBody"] = json!({ "description": what, "content": content });
     }
     operation

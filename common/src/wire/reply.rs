@@ -48,6 +48,7 @@ pub enum RedeployReply {
 pub struct ApproveRequest {
     /// The digest that is meant, `sha256:<hex>`; without it the one that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
 }
 
