@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenkeel_common::wire::{
-    ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus, StatusReport,
-    TriggerReply, UnblockReply, WhyReport,
+    ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus,
+    StatusReport, TriggerReply, UnblockReply, WhyReport,
 };
 use serde_json::json;
 
