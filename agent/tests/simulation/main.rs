@@ -86,6 +86,11 @@ async fn live_together(
 /// The world as one incarnation of the agent has it, with a state in `store`.
 async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
     let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
+    world_with(fake, store, outbox)
+}
+
+/// The same, whose entries go to `outbox`.
+fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> World {
     let audit = Audit::new(outbox);
     let recorder = audit.clone();
     World {

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::audit::Audit;
 use evenkeel_agent::config::active::ActiveConfig;
 use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_agent::project::placement::Placement;
 use evenkeel_agent::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
-use evenkeel_agent::service::boot::{Boot, StartReason};
+use evenkeel_agent::service::boot::StartReason;
 use evenkeel_agent::service::input::ServiceRequest;
 use evenkeel_agent::service::status::StatusContext;
 use evenkeel_agent::tasks::engine_health::EngineProbe;
@@ -20,11 +19,11 @@ use evenkeel_common::clock::Uptime;
 use evenkeel_common::queue::Outbox;
 use evenkeel_common::store::Store;
 use evenkeel_common::supervisor::TaskSet;
-use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{AtEnd, FakeWorld};
+use crate::world_with;
 
 /// Where entries go in lives.
 const DESTINATION: &str = "warden";
@@ -56,25 +55,7 @@ impl Agent {
         let (stop, deliver) = (CancellationToken::new(), CancellationToken::new());
         deliveries.spawn("outbox", outbox.clone().run(deliver.clone()));
         deliveries.spawn("warden", warden(fake.clone(), outbox.clone()));
-        let audit = Audit::new(outbox);
-        let recorder = audit.clone();
-        let world = World {
-            engine: Arc::new(fake.clone()),
-            registry: Arc::new(fake.clone()),
-            signatures: Arc::new(fake.clone()),
-            tags: Arc::new(fake.clone()),
-            gate_command: Arc::new(fake.clone()),
-            compose: Arc::new(fake.clone()),
-            store,
-            commit: Arc::new(move |changes, entries| {
-                let audit = audit.clone();
-                async move { audit.commit(changes, entries).await }.boxed()
-            }),
-            clock: fake.clock(),
-            record: Arc::new(move |entry| recorder.record(entry)),
-            deployed: Arc::new(|_, _| {}),
-            boot: Boot { now: "one".into(), before: "one".into() },
-        };
+        let world = world_with(fake, store, outbox);
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
         let (polls, asked) = mpsc::unbounded_channel();
         let workers = watch::Sender::new(None);
