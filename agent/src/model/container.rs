@@ -264,3 +264,36 @@ pub enum EventKind {
     /// Anything else (`create`, `rename`, `pause`, …).
     Other(String),
 }
+
+#[cfg(test)]
+impl Container {
+    /// One that runs, as the only one of its compose service, without a health check.
+    pub(crate) fn running(service: &str, image: &str) -> Self {
+        Self {
+            id: format!("id-{service}"),
+            name: service.into(),
+            manager: None,
+            compose_service: service.into(),
+            compose_files: Vec::new(),
+            config_image: image.into(),
+            image: ImageId("sha256:one".into()),
+            state: State::Running,
+            status: "Up".into(),
+            health: None,
+            health_output: String::new(),
+            health_timing: None,
+            restart_count: 0,
+            started_at: None,
+            finished_at: None,
+            stop_signal: 15,
+            stop_timeout: Duration::from_secs(10),
+            exit_code: 0,
+            oom_killed: false,
+            error: String::new(),
+            restarts_itself: false,
+            restarts_with: Vec::new(),
+            network_of: None,
+            mounts: Vec::new(),
+        }
+    }
+}

@@ -173,32 +173,8 @@ impl Story {
 }
 
 pub(super) fn running(name: &str) -> Container {
-    Container {
-        id: format!("id-{name}"),
-        name: name.into(),
-        manager: None,
-        compose_service: name.into(),
-        compose_files: Vec::new(),
-        config_image: IMAGE.into(),
-        image: ImageId("sha256:one".into()),
-        state: State::Running,
-        status: "Up".into(),
-        health: None,
-        health_output: String::new(),
-        health_timing: None,
-        restart_count: 0,
-        started_at: Some("2025-12-31T23:00:00Z".parse().unwrap()),
-        finished_at: None,
-        stop_signal: 15,
-        stop_timeout: Duration::from_secs(10),
-        exit_code: 0,
-        oom_killed: false,
-        error: String::new(),
-        restarts_itself: false,
-        restarts_with: Vec::new(),
-        network_of: None,
-        mounts: Vec::new(),
-    }
+    let started_at = Some("2025-12-31T23:00:00Z".parse().unwrap());
+    Container { started_at, ..Container::running(name, IMAGE) }
 }
 
 fn with_health(name: &str, health: HealthState) -> Container {

@@ -1,38 +1,16 @@
 //! Projects that it has never seen.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use super::*;
-use crate::model::{ImageId, Manager, State};
+use crate::model::{ImageId, Manager};
 
 fn container(service: &str, image: &str) -> Container {
     Container {
         id: service.into(),
         name: format!("shop-{service}-1"),
-        manager: None,
-        compose_service: service.into(),
-        compose_files: Vec::new(),
-        config_image: image.into(),
         image: ImageId("sha256:aa".into()),
-        state: State::Running,
-        status: String::new(),
-        health: None,
-        health_output: String::new(),
-        health_timing: None,
-        restart_count: 0,
-        started_at: None,
-        finished_at: None,
-        stop_signal: 15,
-        stop_timeout: Duration::from_secs(10),
-        exit_code: 0,
-        oom_killed: false,
-        error: String::new(),
-        restarts_itself: false,
-        restarts_with: Vec::new(),
-        network_of: None,
-        mounts: Vec::new(),
+        ..Container::running(service, image)
     }
 }
 

@@ -42,29 +42,10 @@ impl Stage {
         };
         Self {
             container: Container {
-                id: "id".into(),
                 name: "shop-web-1".into(),
-                manager: None,
-                compose_service: "web".into(),
                 compose_files: vec![file.clone()],
-                config_image: "localhost:5000/web:1".into(),
                 image: ImageId(DIGEST.into()),
-                state: State::Running,
-                status: String::new(),
-                health: None,
-                health_output: String::new(),
                 health_timing: Some(timing),
-                restart_count: 0,
-                started_at: None,
-                finished_at: None,
-                stop_signal: 15,
-                stop_timeout: Duration::from_secs(10),
-                exit_code: 0,
-                oom_killed: false,
-                error: String::new(),
-                restarts_itself: false,
-                restarts_with: Vec::new(),
-                network_of: None,
                 mounts: vec![MountRecord {
                     kind: "bind".into(),
                     name: String::new(),
@@ -72,6 +53,7 @@ impl Stage {
                     destination: "/data".into(),
                     read_only: false,
                 }],
+                ..Container::running("web", "localhost:5000/web:1")
             },
             image: Some(Image {
                 id: ImageId(DIGEST.into()),
