@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Shows Evenkeel's main job on this machine: a pushed image goes live and is proven, a bad one is undone.
-# Usage: bash dist/demo.sh [--once]
+# Usage: bash dist/demo.sh [--fleet] [--once]
+#   --fleet  three agents, and two wardens that share a PostgreSQL database: a bad image hurts one machine only
 #   --once   ends after the story, with status 0 only if it came true; else it stays until Ctrl-C
+# $EVENKEEL_BIN names a program that is built already.
 # It cleans up after itself. A container engine that it had to start is stopped at the end.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
@@ -9,43 +11,58 @@ set -euo pipefail
 cd "$REPO"
 
 ONCE=""
-case "${1:-}" in
-'') ;;
---once) ONCE=1 ;;
-*)
-    say "usage: bash dist/demo.sh [--once]"
-    exit 2
-    ;;
-esac
+STORY=one
+for flag in "$@"; do
+    case "$flag" in
+    --once) ONCE=1 ;;
+    --fleet) STORY=fleet ;;
+    *)
+        say "usage: bash dist/demo.sh [--fleet] [--once]"
+        exit 2
+        ;;
+    esac
+done
 
 NAME="evenkeel-demo-$$"
 WORK=""
 REGISTRY=""
-AGENT=""
-SEEN=0     # audit entries told so far
-LAST=""    # last phase told
+MACHINES=()              # names of the agents
+declare -A API=()        # address of each one's API
+declare -A PROCESS=()    # processes by name: agents and wardens
+declare -A PROJECTS=()   # compose file of each project
+declare -A SEEN=()       # audit entries of each agent that were told so far
+declare -A LAST=()       # last phase of each agent that was told
 BEGAN="$(date +%s)"
 
 tell() { printf '%3ds  %s\n' "$(($(date +%s) - BEGAN))" "$*"; }
 
+# stop NAME [SIGNAL]: ends a process of ours and waits for it.
+stop() {
+    [ -n "${PROCESS[$1]:-}" ] || return 0
+    kill "-${2:-TERM}" "${PROCESS[$1]}" 2>/dev/null || true
+    wait "${PROCESS[$1]}" 2>/dev/null || true
+    unset "PROCESS[$1]"
+}
+
 # shellcheck disable=SC2317  # the trap calls it
 finish() {
-    local code=$?
+    local code=$? name
     trap - EXIT INT TERM
     stop_ticker
-    if [ -n "$AGENT" ]; then
-        kill "$AGENT" 2>/dev/null || true
-        wait "$AGENT" 2>/dev/null || true
-    fi
-    if [ -n "$WORK" ]; then
-        if [ "$code" -ne 0 ] && [ "$code" -ne 130 ] && [ "$code" -ne 143 ] && [ -f "$WORK/agent.log" ]; then
-            say "the agent's last lines:"
-            tail -n 20 "$WORK/agent.log" >&2
+    for name in "${!PROCESS[@]}"; do
+        stop "$name"
+        if [ "$code" -ne 0 ] && [ "$code" -ne 130 ] && [ "$code" -ne 143 ]; then
+            say "the last lines of $name:"
+            tail -n 20 "$WORK/$name.log" >&2
         fi
-        [ ! -f "$WORK/compose.yml" ] ||
-            docker compose -p "$NAME" -f "$WORK/compose.yml" --progress quiet down -v -t 1 >/dev/null 2>&1 || true
-        # Stopped in the middle of a deployment, the agent leaves its hold on the old image to its next start.
-        docker ps -aq --filter "label=evenkeel.hold=$NAME" | xargs -r docker rm -f >/dev/null 2>&1 || true
+    done
+    [ "$STORY" = one ] || database_stop
+    if [ -n "$WORK" ]; then
+        for name in "${!PROJECTS[@]}"; do
+            docker compose -p "$name" -f "${PROJECTS[$name]}" --progress quiet down -v -t 1 >/dev/null 2>&1 || true
+            # Stopped in the middle of a deployment, the agent leaves its hold on the old image to its next start.
+            docker ps -aq --filter "label=evenkeel.hold=$name" | xargs -r docker rm -f >/dev/null 2>&1 || true
+        done
         [ -z "$REGISTRY" ] || docker rm -fv "$REGISTRY" >/dev/null 2>&1 || true
         docker images -q --no-trunc --filter "label=$NAME" | sort -u | xargs -r docker rmi -f >/dev/null 2>&1 || true
         rm -rf "$WORK"
@@ -60,14 +77,20 @@ trap 'exit 143' TERM
 # --- what it needs ---------------------------------------------------------------------------------------
 
 have curl || apt_install ca-certificates curl
-bring_rust
+[ -n "${EVENKEEL_BIN:-}" ] || bring_rust
 bring_busybox
 bring_engine
 bring_compose
 bring_registry_image
-timed "building Evenkeel (the first time takes a few minutes)" cargo build --locked -p evenkeel ||
-    die "it could not be built: see above"
-PROGRAM="${CARGO_TARGET_DIR:-target}/debug/evenkeel"
+if [ "$STORY" = fleet ]; then
+    bring_postgres || die "PostgreSQL is missing and can't be installed from here"
+fi
+PROGRAM="${EVENKEEL_BIN:-}"
+if [ -z "$PROGRAM" ]; then
+    timed "building Evenkeel (the first time takes a few minutes)" cargo build --locked -p evenkeel ||
+        die "it could not be built: see above"
+    PROGRAM="${CARGO_TARGET_DIR:-target}/debug/evenkeel"
+fi
 
 WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-demo-XXXXXX")"
 
@@ -83,7 +106,7 @@ free_port() {
     die "no free port from $1 upwards"
 }
 
-# --- registry, image maker, project ----------------------------------------------------------------------
+# --- registry, image maker, projects, agents -------------------------------------------------------------
 
 REGISTRY="$(docker run -d --name "$NAME-registry" -p 127.0.0.1::5000 registry:2)"
 HOST="$(docker port "$REGISTRY" 5000/tcp | head -n 1)"
@@ -103,76 +126,94 @@ image() {
     tar -C "$root" --owner=0 --group=0 --numeric-owner -c . | docker import \
         -c 'CMD ["/bin/httpd","-f","-p","80","-h","/www"]' \
         -c "HEALTHCHECK --interval=1s --timeout=2s --retries=3 CMD wget -q -O /dev/null http://127.0.0.1/$2" \
-        -c "LABEL $NAME=1" - "$HOST/demo/web:latest" >/dev/null
+        -c "LABEL $NAME=$1" - "$HOST/demo/web:latest" >/dev/null
 }
 
 push() { docker push -q "$HOST/demo/web:latest" >/dev/null; }
 
-PAGE="127.0.0.1:$(free_port 8080)"
-cat >"$WORK/compose.yml" <<COMPOSE
+# project FOLDER NAME PAGE: runs the image as a web service at the address PAGE.
+project() {
+    cat >"$1/compose.yml" <<COMPOSE
 services:
   web:
     image: $HOST/demo/web:latest
     restart: unless-stopped
     stop_grace_period: 1s
-    ports: ["$PAGE:80"]
+    ports: ["$3:80"]
 COMPOSE
+    PROJECTS[$2]="$1/compose.yml"
+    docker compose -p "$2" -f "$1/compose.yml" --progress quiet up -d
+}
 
-image v1 index.html
-push
-docker compose -p "$NAME" -f "$WORK/compose.yml" --progress quiet up -d
-tell "a web service runs: version 1, http://$PAGE/"
-
-API="127.0.0.1:$(free_port 9090)"
-cat >"$WORK/config.json" <<CONFIG
+# agent MACHINE FOLDER PROJECT POLL_INTERVAL [MORE]: starts an agent for a project; MORE is the rest of its configuration.
+agent() {
+    API[$1]="127.0.0.1:$(free_port 9090)"
+    cat >"$2/config.json" <<CONFIG
 {
-  "registry": {"url": "http://$HOST", "poll_interval": 10},
-  "api": {"address": ["$API"]},
-  "audit": {"path": "$WORK/audit.jsonl"},
-  "state": {"path": "$WORK/state"},
+  "registry": {"url": "http://$HOST", "poll_interval": $4},
+  "api": {"address": ["${API[$1]}"]},
+  "audit": {"path": "$2/audit.jsonl"},
+  "state": {"path": "$2/state"},
+  ${5:-}
   "services": [{
     "name": "demo",
     "images": ["demo/web:latest"],
-    "compose_files": ["$WORK/compose.yml"],
-    "compose_project": "$NAME",
+    "compose_files": ["$2/compose.yml"],
+    "compose_project": "$3",
     "auto_update": true,
     "health_grace": 5
   }]
 }
 CONFIG
-"$PROGRAM" --mode agent --config "$WORK/config.json" >"$WORK/agent.log" 2>&1 &
-AGENT=$!
+    "$PROGRAM" --mode agent --config "$2/config.json" >"$WORK/$1.log" 2>&1 &
+    PROCESS[$1]=$!
+    MACHINES+=("$1")
+    until_true 20 "the agent answers at ${API[$1]}" answers "$1"
+}
 
-get() { curl -fs --max-time 5 "http://$API$1" 2>/dev/null || true; }
+# get MACHINE PATH
+get() { curl -fs --max-time 5 "http://${API[$1]}$2" 2>/dev/null || true; }
 
 # --- telling what happens --------------------------------------------------------------------------------
 
 field() { sed -n "s/.*\"$1\":\"\([^\"\\\\]*\).*/\1/p"; }
 
-# Tells what is new since the last call: the phase of a deployment, and audit entries.
+# Tells what is new since the last call: the phase of each deployment, and audit entries.
 follow() {
-    local phase entry total
-    kill -0 "$AGENT" 2>/dev/null || die "the agent has ended"
-    phase="$(get /status/demo | field phase)"
-    if [ "$phase" != "$LAST" ]; then
+    local machine
+    for machine in "${MACHINES[@]}"; do follow_one "$machine"; done
+}
+
+follow_one() {
+    local status phase entry total now="$WORK/$1.now" who=""
+    [ "$STORY" = one ] || who="$1: "
+    kill -0 "${PROCESS[$1]}" 2>/dev/null || die "the agent has ended"
+    status="$(get "$1" /status/demo)"
+    phase="$(field phase <<<"$status")"
+    [ -n "$phase" ] || phase="$(field gate <<<"$status")"
+    if [ "$phase" != "${LAST[$1]:-}" ]; then
         case "$phase" in
-        pulling) tell "  a new image is in the registry: pulling it" ;;
-        starting) tell "  pulled; starting the service with it" ;;
-        probation) tell "  on probation: it must be healthy, and stay so" ;;
-        rolling_back) tell "  it failed: putting the old image back" ;;
+        pulling) tell "  ${who}a new image is in the registry: pulling it" ;;
+        starting) tell "  ${who}pulled; starting the service with it" ;;
+        probation) tell "  ${who}on probation: it must be healthy, and stay so" ;;
+        rolling_back) tell "  ${who}it failed: putting the old image back" ;;
+        '') ;;
+        *) tell "  ${who}waits: $(field why <<<"$status")" ;;
         esac
-        LAST="$phase"
+        LAST[$1]="$phase"
     fi
-    get '/audit?limit=500' | sed 's/},{"timestamp"/}\n{"timestamp"/g' >"$WORK/audit.now"
-    total="$(grep -c '"event"' "$WORK/audit.now" || true)"
-    if [ "$total" -gt "$SEEN" ]; then
-        head -n "$((total - SEEN))" "$WORK/audit.now" | tac >"$WORK/audit.new"
-        SEEN="$total"
+    get "$1" '/audit?limit=500' | sed 's/},{"timestamp"/}\n{"timestamp"/g' >"$now"
+    total="$(grep -c '"event"' "$now" || true)"
+    if [ "$total" -gt "${SEEN[$1]:-0}" ]; then
+        head -n "$((total - ${SEEN[$1]:-0}))" "$now" | tac >"$now.new"
+        SEEN[$1]="$total"
         while read -r entry; do
-            tell "  [$(printf '%s' "$entry" | field level)] $(printf '%s' "$entry" | field event): $(printf '%s' "$entry" | field message)"
-            entry="$(printf '%s' "$entry" | field reason)"
+            # In a fleet the phases say enough of what only begins.
+            [[ "$STORY" = one || "$(field event <<<"$entry")" =~ ^(updated|rolled_back|rollback_failed|errored)$ ]] || continue
+            tell "  ${who}[$(field level <<<"$entry")] $(field event <<<"$entry"): $(field message <<<"$entry")"
+            entry="$(field reason <<<"$entry")"
             [ -z "$entry" ] || tell "      why: $entry"
-        done <"$WORK/audit.new"
+        done <"$now.new"
     fi
 }
 
@@ -188,34 +229,52 @@ until_true() {
     done
 }
 
-answers() { [ -n "$(get /status)" ]; }
-polled() { get /status | grep -q '"last_poll"'; }
-wrote() { grep -q "\"event\":\"$1\"" "$WORK/audit.now"; }
-blocked() { get /blocked | grep -q '"demo/demo/web:latest":"sha256:'; }
-shows() { curl -fs --max-time 2 "http://$PAGE/" 2>/dev/null | grep -q "version $1"; }
+answers() { [ -n "$(get "$1" /status)" ]; }
+polled() { get "$1" /status | grep -q '"last_poll"'; }
+wrote() { grep -q "\"event\":\"$2\"" "$WORK/$1.now"; }
+blocked() { get "$1" /blocked | grep -q '"demo/demo/web:latest":"sha256:'; }
+# shows PAGE VERSION
+shows() { curl -fs --max-time 2 "http://$1/" 2>/dev/null | grep -q "version $2"; }
 
-until_true 20 "the agent answers at $API" answers
-tell "the agent watches it: http://$API/status"
-until_true 30 "the first check" polled
+stay() {
+    [ -z "$ONCE" ] || exit 0
+    tell "it stays like this until you press Ctrl-C; try: $*"
+    while :; do
+        follow
+        sleep 1
+    done
+}
+
+if [ "$STORY" = fleet ]; then
+    # shellcheck source-path=SCRIPTDIR source=scripts/demo-fleet.sh
+    . dist/scripts/demo-fleet.sh
+    fleet_story
+    exit
+fi
+
+PAGE="127.0.0.1:$(free_port 8080)"
+image v1 index.html
+push
+project "$WORK" "$NAME" "$PAGE"
+tell "a web service runs: version 1, http://$PAGE/"
+
+agent demo "$WORK" "$NAME" 10
+tell "the agent watches it: http://${API[demo]}/status"
+until_true 30 "the first check" polled demo
 
 image v2 index.html
 push
 tell "version 2 is pushed (a good one); the agent checks every 10 seconds"
-until_true 60 "version 2 is proven" wrote updated
-until_true 10 "the page shows version 2" shows v2
+until_true 60 "version 2 is proven" wrote demo updated
+until_true 10 "the page shows version 2" shows "$PAGE" v2
 tell "version 2 is live and proven: http://$PAGE/"
 
 image v3 no-such-page
 push
 tell "version 3 is pushed (a broken one: its health check fails)"
-until_true 90 "version 3 is undone" wrote rolled_back
-until_true 10 "version 3 is blocked" blocked
-until_true 10 "the page shows version 2 again" shows v2
-tell "version 2 is back, and the digest of version 3 is blocked: http://$API/blocked"
+until_true 90 "version 3 is undone" wrote demo rolled_back
+until_true 10 "version 3 is blocked" blocked demo
+until_true 10 "the page shows version 2 again" shows "$PAGE" v2
+tell "version 2 is back, and the digest of version 3 is blocked: http://${API[demo]}/blocked"
 
-[ -z "$ONCE" ] || exit 0
-tell "it stays like this until you press Ctrl-C; try: curl -X POST http://$API/trigger/demo"
-while :; do
-    follow
-    sleep 1
-done
+stay "curl -X POST http://${API[demo]}/trigger/demo"

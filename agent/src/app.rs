@@ -6,6 +6,7 @@
 //! Shutdown follows the data: first the tasks that produce (workers, poller, events, API), then the sinks.
 
 pub mod clients;
+mod fleet_tasks;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -31,19 +32,22 @@ use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
 use crate::adapters::gate_command::GatePrograms;
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
+use crate::adapters::warden::CurrentWardens;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
 use crate::http::{Api, AuditAnswers, Recording, routes};
 use crate::model::text;
+use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
-use crate::ports::{Compose as _, Engine};
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;
+use crate::service::fleet::FleetView;
 use crate::tasks::engine_health::EngineProbe;
 use crate::tasks::events::Events;
+use crate::tasks::fleet;
 use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::Poller;
 use crate::tasks::registry_events::{RegistryEventSender, RegistryEvents};
@@ -104,10 +108,11 @@ struct Parts {
     manager: Arc<ServiceManager>,
     metrics: Arc<Metrics>,
     endpoint: Endpoint,
-    engine: Arc<dyn Engine>,
+    engine: Arc<DockerEngine>,
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
     compose: Arc<ComposeCli>,
+    wardens: Arc<CurrentWardens>,
     shown: Shown,
     services: Arc<Services>,
     recording: Arc<OnceLock<Recording>>,
@@ -128,6 +133,7 @@ struct Shown {
     engine: watch::Sender<EngineHealth>,
     polls: watch::Sender<PollState>,
     failing_state: watch::Sender<Option<Failing>>,
+    fleet: watch::Sender<Arc<FleetView>>,
 }
 
 impl Shown {
@@ -139,6 +145,7 @@ impl Shown {
             engine: watch::Sender::default(),
             polls: watch::Sender::default(),
             failing_state: watch::Sender::new(None),
+            fleet: watch::Sender::default(),
         }
     }
 }
@@ -181,6 +188,7 @@ impl Parts {
             registry,
             make_registry,
             compose,
+            wardens: Arc::default(),
             shown,
             services,
             recording: Arc::default(),
@@ -203,6 +211,7 @@ impl Parts {
             services: self.services.clone(),
             engine: self.shown.engine.subscribe(),
             active: self.shown.active.subscribe(),
+            fleet: self.shown.fleet.subscribe(),
             audit_path: config.audit_path.clone(),
             recording: self.recording.clone(),
             status_frames: self.status_frames.clone(),
@@ -223,8 +232,11 @@ impl Parts {
             registry: self.registry.clone(),
             signatures: self.registry.clone(),
             tags: self.registry.clone(),
+            swarm: self.engine.clone(),
             compose: self.compose.clone(),
             gate_command: Arc::new(GatePrograms::default()),
+            fleet: self.wardens.clone(),
+            fleet_view: self.shown.fleet.subscribe(),
             store,
             record: record(&audit),
             commit: Arc::new(move |changes, entries| {
@@ -299,9 +311,11 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
     supervisor.spawn("farewell", farewell(record.clone(), parts.clock.clone(), supervisor.token()));
 
+    let known = fleet::load(store.as_ref(), config.push.as_ref()).await;
+    parts.shown.fleet.send_replace(Arc::new(known));
     let boot = boot(store.as_ref()).await;
     let world = parts.world(store.clone(), audit, boot.clone());
-    let mut reloader = Reloader::new(parts.service_deps(deliveries), world, supervisor.token());
+    let mut reloader = Reloader::new(parts.service_deps(deliveries), Arc::new(world), supervisor.token());
     reloader.load(recorded, warnings).await;
     Ok(Loaded { store, record, boot, reloader })
 }
@@ -385,6 +399,16 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
     let Parts { clock, manager, metrics, engine, registry, services, shown, .. } = parts;
     let Loaded { store, record, reloader, .. } = loaded;
     let check_now = Arc::new(Notify::new());
+    let fleet_parts = fleet_tasks::FleetParts {
+        wardens: parts.wardens,
+        view: shown.fleet.clone(),
+        active: shown.active.subscribe(),
+        services: services.clone(),
+        recording: parts.recording,
+        store: store.clone(),
+        record: record.clone(),
+        clock: clock.clone(),
+    };
     let active = shown.active.subscribe();
     let health = EngineProbe {
         engine: engine.clone(),
@@ -400,18 +424,20 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         services: services.clone(),
         registry,
         active: active.clone(),
-        clock,
+        clock: clock.clone(),
         record,
         cycled: Arc::new(move |took| metrics.cycled(took)),
         state: shown.polls,
         asked: parts.asked,
     };
+    fleet_parts.spawn(supervisor);
     let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
     let events = Events {
         engine,
         services: services.clone(),
         health: shown.engine.subscribe(),
         check_now,
+        clock,
         last_nano: 0,
     };
     let within = systemd::watchdog(&|name| std::env::var_os(name));

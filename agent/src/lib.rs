@@ -27,6 +27,8 @@
 //! | state health | failed writes (`watch`) | one entry when they begin and one when they end |
 //! | monitor | snapshots, its interval | `Input::Measured` |
 //! | reload | SIGHUP | `Command::Reconfigure`, the active configuration (`watch`) |
+//! | fleet | the wardens' decisions | what is known of the fleet (`watch`) |
+//! | fleet report | snapshots | inventories and leases, to the wardens |
 //! | status publisher | snapshots | status frames (`watch`) for all streams |
 //! | outbox, audit file, one per destination | entries that are durable | files, mail, webhooks, the warden |
 //!

@@ -1,7 +1,9 @@
-//! The world outside, behind narrow traits: engine, registry, compose. Everything above runs against fakes.
+//! The world outside, behind narrow traits: engine, swarm, registry, compose. Everything above runs against fakes.
 
+pub mod fleet;
 pub mod meter;
 pub mod survey;
+pub mod swarm;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tokio::sync::watch;
+
+pub use swarm::Swarm;
 
 use crate::model::image::ImageLabels;
 use crate::model::{
@@ -143,8 +147,9 @@ pub trait Signatures: Send + Sync + 'static {
 #[async_trait]
 pub trait Tags: Send + Sync + 'static {
     /// All tags of a repository, in the registry's order. It is read at most once an hour, and what could not be read
-    /// stays an error as long. A list of more than 100,000 is one.
-    async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError>;
+    /// stays an error as long. A list of more than 100,000 is one. `anew`: something was pushed, so that a list that was
+    /// read more than a second ago does not count.
+    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError>;
 }
 
 /// Asks a program whether an update may begin (DECISIONS 7).

@@ -1,5 +1,7 @@
 //! What the command lines of both programs have in common: flags, `--check`, what the exit codes mean (DECISIONS 2).
 
+pub mod pages;
+
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;

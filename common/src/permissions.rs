@@ -28,14 +28,19 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest: VecDeque<OsString> = names(path).collect();
     let (mut folder, mut links) = (PathBuf::from("/"), 0);
+    // What is known of `folder`: it was looked at when the way led into it.
+    let mut about_folder = None;
     while let Some(name) = rest.pop_front() {
         if name == ".." {
             folder.pop();
+            about_folder = None;
             continue;
         }
         let entry = folder.join(&name);
         let about = fs::symlink_metadata(&entry);
-        if let Some(weakness) = weak_folder(&folder, &entry, about.as_ref().ok())
+        about_folder = about_folder.or_else(|| fs::metadata(&folder).ok());
+        if let Some(about_folder) = &about_folder
+            && let Some(weakness) = weak_folder(&folder, about_folder, &entry, about.as_ref().ok())
             && !found.contains(&weakness)
         {
             found.push(weakness);
@@ -49,6 +54,7 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
             }
             if target.is_absolute() {
                 folder = PathBuf::from("/");
+                about_folder = None;
             }
             let ahead: Vec<_> = names(&target).collect();
             for name in ahead.into_iter().rev() {
@@ -63,7 +69,7 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
                 mode(&about)
             ));
         }
-        folder = entry;
+        (folder, about_folder) = (entry, Some(about));
     }
     // A path that ends with a folder is one that others could put files into.
     if let Ok(about) = fs::symlink_metadata(&folder)
@@ -80,18 +86,22 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
 }
 
 /// Why `entry` of `folder` can be replaced by anybody.
-fn weak_folder(folder: &Path, entry: &Path, about_entry: Option<&Metadata>) -> Option<String> {
-    let about = fs::metadata(folder).ok()?;
+fn weak_folder(
+    folder: &Path,
+    about: &Metadata,
+    entry: &Path,
+    about_entry: Option<&Metadata>,
+) -> Option<String> {
     if about.mode() & WRITABLE_BY_ALL == 0 {
         return None;
     }
-    let place = format!("the folder {} can be changed by anybody (mode {})", shown(folder), mode(&about));
+    let place = format!("the folder {} can be changed by anybody (mode {})", shown(folder), mode(about));
     if about.mode() & STICKY == 0 {
         return Some(place);
     }
     let ours = |about: &Metadata| about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
     match about_entry {
-        Some(entry) if ours(entry) && ours(&about) => None,
+        Some(entry) if ours(entry) && ours(about) => None,
         Some(owned) => Some(format!("{place} and {} in it belongs to user {}", shown(entry), owned.uid())),
         None => Some(format!("{place} and {} is not in it yet", shown(entry))),
     }

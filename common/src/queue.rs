@@ -12,8 +12,9 @@
 //! the disk refuses writes are entries shown at once, then without a number for the destinations.
 
 mod destination;
+mod stored;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,10 +35,12 @@ pub const HISTORY: usize = 500;
 const ENTRIES: &str = "outbox/entry/";
 const DONE: &str = "outbox/done/";
 const NEXT: &str = "outbox/next";
+const EPOCH: &str = "outbox/epoch";
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
 pub use destination::Destination;
+use stored::{Read, number, read_entries, read_places};
 
 /// The log and the place of each destination in it.
 #[derive(Clone)]
@@ -51,6 +54,8 @@ pub struct Outbox {
     state: Option<Arc<dyn Store>>,
     clock: Arc<dyn Clock>,
     program: &'static str,
+    /// Which numbering the numbers belong to.
+    epoch: Arc<str>,
 }
 
 /// What was found when the outbox was opened.
@@ -80,6 +85,8 @@ struct Log {
     stored: Range<u64>,
     /// The store has the number that comes next.
     is_next_stored: bool,
+    /// The store has the epoch.
+    is_epoch_stored: bool,
     places: BTreeMap<String, Place>,
     /// Destinations whose places are still in the store, but no longer here.
     forgotten: BTreeSet<String>,
@@ -151,6 +158,7 @@ impl Log {
         !self.fresh.is_empty()
             || !self.behind.is_empty()
             || !self.is_next_stored
+            || !self.is_epoch_stored
             || !self.forgotten.is_empty()
             || self.places.values().any(|place| place.stored != Some(place.next))
     }
@@ -182,28 +190,7 @@ impl Outbox {
         program: &'static str,
         names: &[String],
     ) -> Result<Opened, StoreError> {
-        let number = |row: &[u8]| std::str::from_utf8(row).ok()?.parse::<u64>().ok();
-        let mut history: VecDeque<Arc<AuditEntry>> = VecDeque::new();
-        let mut first = None;
-        let mut end = 0;
-        for (key, row) in store.scan(ENTRIES).await? {
-            let Some(seq) = number(&key.as_bytes()[ENTRIES.len()..]) else { continue };
-            first.get_or_insert(seq);
-            if seq != end {
-                history.clear();
-            }
-            end = seq + 1;
-            match serde_json::from_slice(&row) {
-                Ok(entry) => history.push_back(Arc::new(entry)),
-                Err(error) => {
-                    tracing::error!(seq, %error, "an entry in the outbox is damaged");
-                    history.clear();
-                }
-            }
-            if history.len() > HISTORY {
-                history.pop_front();
-            }
-        }
+        let Read { mut history, first, end } = read_entries(store.as_ref()).await?;
         let stored_next = store.get(NEXT).await?.and_then(|row| number(&row));
         // Where no number is known, one that is greater than every number of an earlier life: entries are fewer
         // than one in a microsecond.
@@ -212,27 +199,12 @@ impl Outbox {
         if next != end {
             history.clear();
         }
+        let kept_epoch = store.get(EPOCH).await?.and_then(|row| String::from_utf8(row).ok());
+        let kept_epoch = kept_epoch.filter(|epoch| stored_next.is_some() && !epoch.is_empty());
+        let is_epoch_stored = kept_epoch.is_some();
+        let epoch = kept_epoch.unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
         let first = first.unwrap_or(next);
-        let mut places = BTreeMap::new();
-        let known: BTreeMap<String, u64> = store
-            .scan(DONE)
-            .await?
-            .into_iter()
-            .filter_map(|(key, row)| Some((key[DONE.len()..].to_owned(), number(&row)?)))
-            .collect();
-        for name in names {
-            // A place means nothing without the numbers that it is one of.
-            let stored = known.get(name).copied().filter(|_| stored_next.is_some());
-            let place = Place { next: stored.unwrap_or(next).min(next), stored, open: false };
-            places.insert(name.clone(), place);
-        }
-        let mut changes: Vec<Change> = Vec::new();
-        changes.extend(
-            known.keys().filter(|name| !places.contains_key(*name)).map(|name| (place_key(name), None)),
-        );
-        if !changes.is_empty() {
-            store.put_all(changes).await?;
-        }
+        let places = read_places(store.as_ref(), names, next, stored_next.is_some()).await?;
         let journal = Arc::new(Journal::new(HISTORY, next - history.len() as u64));
         for entry in &history {
             journal.append(Arc::clone(entry));
@@ -246,12 +218,22 @@ impl Outbox {
             fresh: BTreeMap::new(),
             stored: first..next,
             is_next_stored: stored_next.is_some(),
+            is_epoch_stored,
             places,
             forgotten: BTreeSet::new(),
             failing: false,
         };
         let log = Arc::new(watch::Sender::new(log));
-        let outbox = Self { log, turn: Arc::default(), journal, store, state: None, clock, program };
+        let outbox = Self {
+            log,
+            turn: Arc::default(),
+            journal,
+            store,
+            state: None,
+            clock,
+            program,
+            epoch: epoch.into(),
+        };
         Ok(Opened { outbox, continued: stored_next.is_some() })
     }
 
@@ -259,6 +241,23 @@ impl Outbox {
     /// once it is durable, or the disk refuses it.
     pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
         &self.journal
+    }
+
+    /// Which numbering the numbers belong to: a random text that is made with the first number, and kept as long as the
+    /// numbers are.
+    pub fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    /// The number that the next entry gets: what was recorded before has a smaller one.
+    pub fn mark(&self) -> u64 {
+        let log = self.log.borrow();
+        log.next + (log.committing.len() + log.behind.len()) as u64
+    }
+
+    /// Whether a destination has everything that was recorded before this mark. One that does not exist has nothing.
+    pub fn is_delivered(&self, name: &str, mark: u64) -> bool {
+        self.log.borrow().places.get(name).is_some_and(|place| place.next >= mark)
     }
 
     /// Takes an entry for all destinations. Never waits, never fails.
@@ -407,6 +406,9 @@ impl Outbox {
             if !log.fresh.is_empty() || next > log.next || !log.is_next_stored {
                 changes.push((NEXT.to_owned(), Some(next.to_string().into_bytes())));
             }
+            if !log.is_epoch_stored {
+                changes.push((EPOCH.to_owned(), Some(self.epoch.as_bytes().to_vec())));
+            }
             let gone = log.stored.start..log.first.min(log.stored.end);
             changes.extend(gone.map(|seq| (entry_key(seq), None)));
             for (name, place) in &log.places {
@@ -427,7 +429,7 @@ impl Outbox {
             log.show(next);
             log.fresh = log.fresh.split_off(&next);
             log.stored = first..next;
-            log.is_next_stored = true;
+            (log.is_next_stored, log.is_epoch_stored) = (true, true);
             log.forgotten.retain(|name| !forgotten.contains(name));
             for (name, written) in places {
                 if let Some(place) = log.places.get_mut(&name) {

@@ -18,7 +18,7 @@ use crate::database::{DatabaseFile, OpenError, Options};
 /// One file, one table; keys carry their own prefixes.
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("state");
 /// The state is small.
-const OPTIONS: Options = Options { file: "state.redb", cache: 4 * 1024 * 1024, check: true };
+const OPTIONS: Options = Options { file: "state.redb", cache: 128 * 1024, check: true };
 
 pub use crate::database::StoreError;
 

@@ -184,20 +184,22 @@ async fn the_store_is_usable_again_after_a_fault() {
     opened.store.put("before", vec![1]).await.unwrap();
     let path = dir.path().join(FILE);
     let good = fs::read(&path).unwrap();
-    // The file loses its inside while it is open: the next transaction finds that out, or the one after.
+    // The file loses its inside while it is open: a transaction finds that out when it reads what is not in the cache.
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(4096).unwrap();
+    // Large values push what was read before out of the cache; the last key leads through a page that is gone.
+    let keys = (0..50).map(|n| format!("during/{n}")).chain(["after".to_owned()]);
     let mut error = None;
-    for n in 0..50u8 {
-        if let Err(found) = opened.store.put(&format!("during/{n}"), vec![n; 50_000]).await {
+    for key in keys {
+        if let Err(found) = opened.store.put(&key, vec![1; 50_000]).await {
             error = Some(found);
             break;
         }
     }
-    if error.is_some() {
-        file.write_all_at(&good, 0).unwrap();
-        file.set_len(good.len() as u64).unwrap();
-    }
+    assert!(error.is_some(), "the fault is found");
+    file.write_all_at(&good, 0).unwrap();
+    file.set_len(good.len() as u64).unwrap();
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]));
     opened.store.put("after", vec![2]).await.unwrap();
     assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
 }

@@ -101,6 +101,7 @@ pub fn service_status(name: &str) -> ServiceStatus {
         last_check: None,
         next_check: None,
         waiting: None,
+        blocked_by: None,
         check_status: CheckStatus::Idle,
         way_back: None,
         way_back_reason: None,

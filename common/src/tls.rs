@@ -3,20 +3,45 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// TLS settings for `reqwest::ClientBuilder::tls_backend_preconfigured`.
 ///
 /// reqwest's own defaults refuse to build a client on a host without CA files, even for plain HTTP.
 pub fn client_config() -> ClientConfig {
+    client_config_with_roots(system_roots())
+}
+
+/// The system's authorities, and Mozilla's where it has none.
+pub fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
+    roots
+}
+
+/// The authorities in a PEM text; `None` when there is none.
+pub fn roots_of_pem(pem: &[u8]) -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
+    (!roots.is_empty()).then_some(roots)
+}
+
+/// TLS settings that trust these authorities.
+pub fn client_config_with_roots(roots: RootCertStore) -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
+}
+
+/// TLS settings that trust these authorities, whatever host name the certificate is for (`sslmode=verify-ca`).
+pub fn client_config_for_any_name(roots: RootCertStore) -> Result<ClientConfig, VerifierBuilderError> {
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
+    Ok(builder().dangerous().with_custom_certificate_verifier(Arc::new(AnyName(inner))).with_no_client_auth())
 }
 
 /// TLS settings that trust no certificate, for a client that so far needs plain HTTP only: the authorities take time and
@@ -41,6 +66,51 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("ring speaks the default protocol versions")
+}
+
+/// Checks the chain of a certificate and not its name.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // The name is checked last, when the chain is proven.
+        match self.0.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 #[derive(Debug)]

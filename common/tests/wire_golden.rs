@@ -1,6 +1,9 @@
 //! What goes over the wire, byte for byte, against files that only change on purpose (DECISIONS 3).
 
-use evenkeel_common::wire::{AuditEntry, Health, HistoryPage, IngestReply, Kind, Level, PushedEntry};
+use evenkeel_common::wire::{
+    AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, Health, HistoryPage,
+    IngestReply, Inventory, Kind, Level, Permission, PushedEntry,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -54,4 +57,28 @@ fn the_answers_of_the_warden_are_additive() {
     assert_eq!((page.entries[0].id, page.next), (1_790_000_000_000_002, Some(1_790_000_000_000_002)));
     let away: Health = survives(r#"{"status":"ok","store":"away"}"#);
     assert_eq!(away.store.as_deref(), Some("away"));
+}
+
+#[test]
+fn decisions_of_the_fleet_keep_their_shape() {
+    let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
+    assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
+    assert_eq!((decisions.seen[0].digest.as_str(), decisions.seen[0].seconds_ago), ("sha256:bb", 7200));
+    let before = FleetDecisions { seen: Vec::new(), ..decisions };
+    let text = serde_json::to_string(&before).expect("decisions are JSON");
+    assert!(!text.contains("seen"), "agents of before get what they know: {text}");
+    let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
+    assert_eq!(none, FleetDecisions::default());
+    let answer: FleetAnswer = survives(include_str!("golden/fleet_answer.json"));
+    assert_eq!((answer.answer, answer.again), (Permission::Wait, 30));
+    let ask = r#"{"image":"r.example/web:1","digest":"sha256:bb","service":"web","ring":2}"#;
+    assert_eq!(survives::<FleetAsk>(ask).ring, 2);
+}
+
+#[test]
+fn what_runs_where_keeps_its_shape() {
+    let inventory: Inventory = survives(include_str!("golden/inventory.json"));
+    assert_eq!(inventory.images[0].available.as_deref(), Some("sha256:bb"));
+    let images: FleetImages = survives(include_str!("golden/fleet_images.json"));
+    assert_eq!(images.images[0].cells[0].verdict, Some(CellVerdict::Proven));
 }

@@ -95,6 +95,7 @@ function clock(seconds) {
 const MANNERS = {
   ago: (seconds) => (seconds < 3 ? "just now" : `${span(seconds)} ago`),
   until: (seconds) => (seconds >= 0 ? "due now" : `in ${clock(-seconds)}`),
+  ahead: (seconds) => (seconds >= 0 ? "ending now" : `in ${span(-seconds)}`),
   left: (seconds) => (seconds >= 0 ? "ending now" : `${clock(-seconds)} left`),
   since: (seconds) => `for ${span(Math.max(seconds, 0))}`,
 };

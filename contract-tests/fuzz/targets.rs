@@ -56,7 +56,13 @@ pub(crate) fn warden_state(input: &[u8]) {
         let entry = Change::Entry(Box::new(entry::parse(body.as_bytes(), &id).expect("it is an entry")));
         let beat = |outcome| Change::Heartbeat { agent: id.clone(), outcome };
         let changes = vec![entry, beat(Err("no answer".to_owned())), beat(Ok(()))];
-        let folded = fold(changes, [(id.clone(), machine)].into(), state.next_id, NOON);
+        let folded = fold(
+            changes,
+            [(id.clone(), machine)].into(),
+            std::collections::BTreeMap::new(),
+            state.next_id,
+            NOON,
+        );
         let stored = folded.outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Stored(_))).count();
         assert!(
             stored >= 1 && stored == folded.entries.len(),

@@ -18,6 +18,8 @@ pub enum Shape {
     Oci,
     /// OCI index with one OCI manifest.
     OciIndex,
+    /// OCI index with one OCI manifest, for a machine of another kind.
+    ForeignIndex,
     /// OCI index with one OCI manifest and its attestations, as `docker buildx build --push` makes it.
     AttestedIndex,
     /// Docker manifest list with one Docker manifest.

@@ -9,7 +9,7 @@ use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt};
 
 use crate::image::{architecture, digest, layer, to_bytes};
-use crate::{Image, LABEL, Shape, request, unused_port, wait_for};
+use crate::{Engine, Image, LABEL, Shape, request, unused_port, wait_for};
 
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -68,6 +68,27 @@ impl Registry {
         Self::run(None, Some(unused_port()))
     }
 
+    /// A copy of a [`Registry::start_for_private_engine`] that fetches what it is asked for. Inside its container it has the
+    /// same address, so that an engine in the container's network finds the images under the names that they have.
+    pub fn start_mirror(of: &Self) -> Self {
+        let port: u16 = of.host.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
+        let container = GenericImage::new("registry", "2")
+            .with_label(LABEL, "registry")
+            .with_env_var("REGISTRY_HTTP_ADDR", format!(":{port}"))
+            .with_env_var("REGISTRY_PROXY_REMOTEURL", format!("http://{}:{port}", of.address()))
+            .start()
+            .expect("a registry:2 container starts where another one does");
+        let mut mirror = Self { host: String::new(), authorization: None, container };
+        mirror.host = format!("{}:{port}", mirror.address());
+        mirror.wait_ready();
+        mirror
+    }
+
+    /// The same with the login in `htpasswd` (a file in a folder of its own).
+    pub fn start_with_login_for_private_engine(htpasswd: &Path, authorization: &str) -> Self {
+        Self::run(Some((htpasswd, authorization)), Some(unused_port()))
+    }
+
     /// Starts a registry that wants the login in `htpasswd` (a file in a folder of its own).
     pub fn start_with_login(htpasswd: &Path, authorization: &str) -> Self {
         Self::run(Some((htpasswd, authorization)), None)
@@ -77,6 +98,7 @@ impl Registry {
         let inner_port = fixed_port.unwrap_or(5000);
         let mut request = GenericImage::new("registry", "2")
             .with_exposed_port(inner_port.tcp())
+            .with_env_var("REGISTRY_STORAGE_DELETE_ENABLED", "true")
             .with_label(LABEL, "registry")
             .with_startup_timeout(Duration::from_mins(1));
         if let Some(port) = fixed_port {
@@ -116,12 +138,18 @@ impl Registry {
         self.container.id()
     }
 
+    /// Its address in the network of the machine's containers.
+    pub(crate) fn address(&self) -> String {
+        let seen = Engine::of_this_machine().get(&format!("/containers/{}/json", self.container()));
+        seen["NetworkSettings"]["IPAddress"].as_str().expect("its container has an address").to_owned()
+    }
+
     /// Puts `image` under `repository:tag`. `owner` is the test's project.
     pub fn push(&self, repository: &str, tag: &str, image: &Image, shape: Shape, owner: &str) -> Pushed {
         let config = image.config(owner);
         self.upload(repository, layer());
         self.upload(repository, &config);
-        let oci = matches!(shape, Shape::Oci | Shape::OciIndex | Shape::AttestedIndex);
+        let oci = !matches!(shape, Shape::Docker | Shape::DockerList);
         let (kind, config_kind, layer_kind) = if oci {
             (
                 OCI_MANIFEST,
@@ -144,14 +172,34 @@ impl Registry {
         }));
         let digest = match shape {
             Shape::Docker | Shape::Oci => self.put_manifest(repository, tag, kind, &manifest),
-            Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, kind, &manifest, &[]),
-            Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, kind, &manifest, &[]),
+            Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, (kind, &manifest), &[]),
+            Shape::ForeignIndex => {
+                let child = self.put_manifest(repository, &digest(&manifest), kind, &manifest);
+                let entry = entry(kind, manifest.len(), &child, "s390x");
+                self.put_index(repository, tag, OCI_INDEX, &[entry])
+            }
+            Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, (kind, &manifest), &[]),
             Shape::AttestedIndex => {
                 let attestation = self.attest(repository, &digest(&manifest));
-                self.put_list(repository, tag, OCI_INDEX, kind, &manifest, &[attestation])
+                self.put_list(repository, tag, OCI_INDEX, (kind, &manifest), &[attestation])
             }
         };
         Pushed { digest, version: image.version.clone() }
+    }
+
+    /// Loses the configuration of an image that was pushed: its manifest is still served, but nobody can fetch it.
+    pub fn lose(&self, repository: &str, image: &Image, owner: &str) {
+        let name = digest(&image.config(owner));
+        let path = format!("/v2/{repository}/blobs/{name}");
+        let reply = request_v2(self, "DELETE", &path, &[], &[]).expect("the registry answers");
+        assert_eq!(reply.status, 202, "DELETE {path}: {}", reply.text());
+    }
+
+    /// Forgets a manifest by its digest, and with it the tags that name it.
+    pub fn forget(&self, repository: &str, digest: &str) {
+        let path = format!("/v2/{repository}/manifests/{digest}");
+        let reply = request_v2(self, "DELETE", &path, &[], &[]).expect("the registry answers");
+        assert_eq!(reply.status, 202, "DELETE {path}: {}", reply.text());
     }
 
     /// Puts a cosign signature under the tag of `signed`, a digest: `signature` over `payload`, in base64.
@@ -184,18 +232,16 @@ impl Registry {
         repository: &str,
         tag: &str,
         kind: &str,
-        child_kind: &str,
-        child: &[u8],
+        (child_kind, child): (&str, &[u8]),
         more: &[Value],
     ) -> String {
         let child_digest = self.put_manifest(repository, &digest(child), child_kind, child);
-        let mut manifests = vec![json!({
-            "mediaType": child_kind,
-            "size": child.len(),
-            "digest": child_digest,
-            "platform": { "architecture": architecture(), "os": "linux" },
-        })];
+        let mut manifests = vec![entry(child_kind, child.len(), &child_digest, architecture())];
         manifests.extend_from_slice(more);
+        self.put_index(repository, tag, kind, &manifests)
+    }
+
+    fn put_index(&self, repository: &str, tag: &str, kind: &str, manifests: &[Value]) -> String {
         let list: Value = json!({ "schemaVersion": 2, "mediaType": kind, "manifests": manifests });
         self.put_manifest(repository, tag, kind, &to_bytes(&list))
     }
@@ -269,6 +315,16 @@ impl Registry {
             .expect("the registry answers");
         assert_eq!(done.status, 201, "PUT {path}: {}", done.text());
     }
+}
+
+/// The entry of a manifest in an index.
+fn entry(kind: &str, size: usize, digest: &str, architecture: &str) -> Value {
+    json!({
+        "mediaType": kind,
+        "size": size,
+        "digest": digest,
+        "platform": { "architecture": architecture, "os": "linux" },
+    })
 }
 
 fn request_v2(

@@ -36,10 +36,66 @@ impl LoudEngine {
     }
 }
 
+/// Passes requests on to an engine; what is to fetch an image fails, as on a disk that is full. Lives as long as the test's
+/// process.
+pub struct FullEngine {
+    failed: Arc<AtomicUsize>,
+}
+
+impl FullEngine {
+    /// Listens on `socket`.
+    pub fn start(socket: &Path, engine: &Engine) -> Self {
+        let listener = UnixListener::bind(socket).expect("the socket can be made");
+        let failed = Arc::new(AtomicUsize::new(0));
+        let (target, counter) = (engine.socket().to_owned(), failed.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (target, counter) = (target.clone(), counter.clone());
+                std::thread::spawn(move || {
+                    let mut asks = BufReader::new(client.try_clone()?);
+                    let Some(head) = Head::read(&mut asks)? else { return Ok(()) };
+                    if head.first.starts_with("POST") && head.first.contains("/images/create?") {
+                        counter.fetch_add(1, Ordering::Relaxed);
+                        return refuse(client);
+                    }
+                    pass(head, asks, client, &target, 1, &AtomicUsize::new(0))
+                });
+            }
+        });
+        Self { failed }
+    }
+
+    /// How many images were not fetched.
+    pub fn failed(&self) -> usize {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+fn refuse(mut client: UnixStream) -> io::Result<()> {
+    let body = r#"{"message":"write /var/lib/docker/tmp/GetImageBlob1: no space left on device"}"#;
+    write!(
+        client,
+        "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    client.shutdown(std::net::Shutdown::Both)
+}
+
 fn relay(client: UnixStream, target: &Path, times: usize, told: &AtomicUsize) -> io::Result<()> {
     let mut asks = BufReader::new(client.try_clone()?);
-    let mut answers = client;
-    let Some(mut head) = Head::read(&mut asks)? else { return Ok(()) };
+    let Some(head) = Head::read(&mut asks)? else { return Ok(()) };
+    pass(head, asks, client, target, times, told)
+}
+
+fn pass(
+    mut head: Head,
+    mut asks: BufReader<UnixStream>,
+    mut answers: UnixStream,
+    target: &Path,
+    times: usize,
+    told: &AtomicUsize,
+) -> io::Result<()> {
     let is_events = head.first.contains("/events?");
     // A connection carries one request. Whoever keeps it would send the next one, for the events perhaps, past us.
     if head.get("upgrade").is_none() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evenkeel_common::http::{HeaderMap, StatusCode};
 use evenkeel_common::page::{self, Document};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Frames that a new stream gets first (spec 8).
 const REPLAY: usize = 50;
@@ -32,12 +32,16 @@ struct Shared {
 struct State {
     answers: HashMap<String, (u16, String)>,
     asked: Vec<String>,
+    /// The same with what follows the path, and the body.
+    received: Vec<(String, String)>,
     /// The last status frame.
     status: Option<String>,
     /// Entry frames, oldest first.
     entries: Vec<String>,
     streams: Vec<TcpStream>,
     next_id: u64,
+    /// Ids before the first entry that is kept.
+    skipped: u64,
 }
 
 impl Shared {
@@ -55,8 +59,8 @@ impl Stage {
             include_str!("../../agent/src/ui/page.js"),
         );
         let stage = Self::start("/ui", document);
-        stage.answer("GET /health", 200, &serde_json::json!({ "status": "ok" }));
-        stage.answer("GET /audit", 200, &serde_json::json!([]));
+        stage.answer("GET /health", 200, &json!({ "status": "ok" }));
+        stage.answer("GET /audit", 200, &json!([]));
         stage
     }
 
@@ -65,11 +69,14 @@ impl Stage {
         let document = page::document(
             include_str!("../../warden/src/ui/page.html"),
             include_str!("../../warden/src/ui/page.css"),
-            include_str!("../../warden/src/ui/page.js"),
+            concat!(include_str!("../../warden/src/ui/map.js"), include_str!("../../warden/src/ui/page.js")),
         );
         let stage = Self::start("/", document);
-        stage.answer("GET /health", 200, &serde_json::json!({ "status": "ok" }));
-        stage.answer("GET /machines", 200, &serde_json::json!([]));
+        stage.answer("GET /health", 200, &json!({ "status": "ok" }));
+        stage.answer("GET /machines", 200, &json!([]));
+        stage.answer("GET /history", 200, &json!({ "entries": [] }));
+        let nothing = json!({ "revision": 0, "machines": [], "freezes": [], "failed": [], "images": [] });
+        stage.answer("GET /fleet/images", 200, &nothing);
         stage
     }
 
@@ -132,7 +139,7 @@ impl Stage {
         self.shared.document.size()
     }
 
-    /// What it answers to a request, for example `POST /trigger/web`.
+    /// What it answers to a request, for example `POST /trigger/web`. One with a query goes before one without.
     pub fn answer(&self, request: &str, status: u16, body: &Value) {
         self.shared.state().answers.insert(request.to_owned(), (status, body.to_string()));
     }
@@ -140,6 +147,11 @@ impl Stage {
     /// Requests so far, without page and streams.
     pub fn asked(&self) -> Vec<String> {
         self.shared.state().asked.clone()
+    }
+
+    /// The same requests with their queries, and their bodies.
+    pub fn received(&self) -> Vec<(String, String)> {
+        self.shared.state().received.clone()
     }
 
     /// How many streams are open.
@@ -153,6 +165,13 @@ impl Stage {
         let mut state = self.shared.state();
         state.status = Some(frame.clone());
         state.send(&frame);
+    }
+
+    /// Gives the next entry this id, as if as many had been before.
+    pub fn skip_to(&self, id: u64) {
+        let mut state = self.shared.state();
+        state.skipped = id.saturating_sub(1);
+        state.next_id = id;
     }
 
     /// Sends an entry to all streams and keeps it for new ones.
@@ -217,7 +236,8 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
             _ => {}
         }
     }
-    std::io::copy(&mut reader.take(length), &mut std::io::sink())?;
+    let mut body = String::new();
+    reader.take(length).read_to_string(&mut body)?;
     if shared.away.load(Ordering::SeqCst) {
         return Ok(());
     }
@@ -229,7 +249,10 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
             let request = format!("{method} {path}");
             let mut state = shared.state();
             state.asked.push(request.clone());
-            let answer = state.answers.get(&request).cloned().or_else(|| why(path));
+            let whole = format!("{method} {target}");
+            let answer = state.answers.get(&whole).or_else(|| state.answers.get(&request));
+            let answer = answer.cloned().or_else(|| why(path));
+            state.received.push((whole, body));
             drop(state);
             let (status, body) = answer.unwrap_or_else(|| (404, r#"{"error":"nothing here"}"#.to_owned()));
             write!(
@@ -244,8 +267,8 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
 /// What keeps a service from being updated, where nothing does.
 fn why(path: &str) -> Option<(u16, String)> {
     let service = path.strip_prefix("/why/")?;
-    let gate = serde_json::json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
-    let report = serde_json::json!({ "service": service, "answer": "It is up to date.", "gates": [gate] });
+    let gate = json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
+    let report = json!({ "service": service, "answer": "It is up to date.", "gates": [gate] });
     Some((200, report.to_string()))
 }
 
@@ -263,6 +286,8 @@ fn send_page(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
 fn follow(shared: &Shared, mut stream: TcpStream, after: Option<usize>) -> std::io::Result<()> {
     let mut state = shared.state();
     let known = state.entries.len();
+    let skipped = usize::try_from(state.skipped).unwrap_or(usize::MAX);
+    let after = after.and_then(|id| id.checked_sub(skipped));
     let from = after.filter(|id| *id <= known).unwrap_or_else(|| known.saturating_sub(REPLAY));
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\nretry:500\n\n";
     let frames = state.status.iter().chain(&state.entries[from..]).map(String::as_str);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::agent::{built, free_address};
-use crate::{request, wait_for};
+use crate::{Reply, request, wait_for};
 
 /// A running (or killed) warden.
 pub struct Warden {
@@ -27,15 +27,30 @@ impl Warden {
 
     /// Starts a warden of these agents, each with its id and the address of its API. Its files are in `folder`.
     pub fn start(folder: &Path, agents: &[(&str, &str)]) -> Self {
+        let agent = |(id, api): &(&str, &str)| json!({ "id": id, "url": format!("http://{api}"), "token": Self::agent_token(id) });
+        Self::of(folder, agents.iter().map(agent).collect(), &Value::Null)
+    }
+
+    /// Starts a warden of agents that it can't reach: they have no `url`, and are heard only.
+    pub fn of_fleet(folder: &Path, ids: &[&str]) -> Self {
+        Self::with_rings(folder, ids, &Value::Null)
+    }
+
+    /// The same with its `rings`; `null` for none.
+    pub fn with_rings(folder: &Path, ids: &[&str], rings: &Value) -> Self {
+        let agent = |id: &&str| json!({ "id": id, "token": Self::agent_token(id) });
+        Self::of(folder, ids.iter().map(agent).collect(), rings)
+    }
+
+    fn of(folder: &Path, agents: Vec<Value>, rings: &Value) -> Self {
         let address = free_address();
-        let agents: Vec<Value> = agents
-            .iter()
-            .map(|(id, api)| json!({ "id": id, "url": format!("http://{api}"), "token": Self::agent_token(id) }))
-            .collect();
-        let config = json!({
+        let mut config = json!({
             "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("warden") },
-            "agents": agents,
+            "agents": Value::from(agents),
         });
+        if !rings.is_null() {
+            config["rings"] = rings.clone();
+        }
         std::fs::write(folder.join("warden.json"), config.to_string()).expect("the configuration is written");
         let child = run(folder);
         let warden = Self { folder: folder.to_owned(), child, address };
@@ -61,6 +76,15 @@ impl Warden {
         let reply = request(&self.address, "POST", "/ingest", &headers, entry.to_string().as_bytes());
         let reply = reply.expect("the warden answers");
         assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+
+    /// Sends a request with a JSON body as a person does.
+    #[track_caller]
+    pub fn person(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let token = format!("Bearer {}", Self::TOKEN);
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        let reply = request(&self.address, method, path, &headers, body.to_string().as_bytes());
+        reply.expect("the warden answers")
     }
 
     /// What an agent's configuration has as `push`.

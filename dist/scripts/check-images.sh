@@ -28,7 +28,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-compose() { docker compose -p "$NAME" --project-directory "$WORK" -f "$WORK/compose.yml" --env-file "$WORK/.env" "$@"; }
+FILES=()
+compose() { docker compose -p "$NAME" --project-directory "$WORK" "${FILES[@]}" --env-file "$WORK/.env" "$@"; }
 
 # until_true SECONDS WHAT COMMAND...
 until_true() {
@@ -54,29 +55,37 @@ chmod 755 "$WORK"
 
 # --- both, as the compose file starts them ---------------------------------------------------------------
 
-cp "$REPO/dist/packaging/image/compose.yml" "$WORK/"
+cp "$REPO"/dist/packaging/image/compose*.yml "$WORK/"
+FILES=(-f "$WORK/compose.yml")
 cat >"$WORK/.env" <<ENV
 DOCKER_GID=$(stat -L -c %g /var/run/docker.sock)
 PROJECTS=$WORK/web
 WARDEN_TOKEN=people-0123456789abcdef
 AGENT_TOKEN=agent-0123456789abcdef
 POSTGRES_PASSWORD=x
+DATABASE_URL=postgres://evenkeel:x@postgres:5432/evenkeel
 AGENT_IMAGE=evenkeel-agent:$TAG
 WARDEN_IMAGE=evenkeel-warden:$TAG
 ENV
 mkdir "$WORK/web"
-cp "$REPO"/dist/packaging/image/sample/{agent,warden}.json "$WORK/"
+cp "$REPO"/dist/packaging/image/sample/*.json "$WORK/"
 chmod 644 "$WORK"/*.json
-parts=(agent warden)
-if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
-    parts+=(database)
-else
-    say "NOT RUN: the database beside them (postgres:17-alpine can't be pulled)"
-fi
-compose up -d "${parts[@]}" >/dev/null 2>&1 || die "compose could not start them: $(compose up -d "${parts[@]}" 2>&1 | tail -n 1)"
-for part in "${parts[@]}"; do
-    until_true 90 "the $part is well, by its own health check" healthy "$NAME-$part-1"
-done
+
+# all_start PART...: they start, and are well.
+all_start() {
+    local part
+    compose up -d "$@" >/dev/null 2>&1 || die "compose could not start them: $(compose up -d "$@" 2>&1 | tail -n 1)"
+    for part in "$@"; do
+        until_true 90 "the $part is well, by its own health check" healthy "$NAME-$part-1"
+    done
+}
+
+store_works() {
+    docker exec "$NAME-warden-1" /evenkeel health --api http://127.0.0.1:8080 &&
+        curl -fs http://127.0.0.1:8080/health | grep -qx '{"status":"ok"}'
+}
+
+all_start agent warden
 is 10001 "$(docker exec "$NAME-agent-1" id -u)" "the agent is not root"
 is 10002:10002 "$(docker inspect -f '{{.Config.User}}' "$NAME-warden-1")" "nor is the warden"
 until_true 30 "the agent's entries are at the warden" \
@@ -86,6 +95,14 @@ until_true 60 "the warden has asked the agent how it is" \
 compose stop -t 30 warden >/dev/null 2>&1
 is 0 "$(docker inspect -f '{{.State.ExitCode}}' "$NAME-warden-1")" "the warden ends in order"
 compose down -v -t 30 >/dev/null 2>&1
+if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
+    FILES+=(-f "$WORK/compose.postgres.yml")
+    all_start agent postgres warden
+    until_true 30 "the warden has its store in PostgreSQL" store_works
+    compose down -v -t 30 >/dev/null 2>&1
+else
+    say "NOT RUN: the warden with a database beside it (postgres:17-alpine can't be pulled)"
+fi
 
 # --- the agent at work -----------------------------------------------------------------------------------
 

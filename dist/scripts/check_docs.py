@@ -44,7 +44,9 @@ def fault(page, text):
 def environment(text):
     """Values for every variable that a configuration names: each a URL, which is good for any key, and all different."""
     names = {one or two for one, two in VARIABLE.findall(text)}
-    return os.environ | {name: f"https://{name.lower().replace('_', '-')}.example.com/x" for name in names}
+    urls = {name: f"https://{name.lower().replace('_', '-')}.example.com/x" for name in names}
+    urls |= {name: "postgres://user:word@db.example.com/x" for name in names & {"DATABASE_URL"}}
+    return os.environ | urls
 
 
 # An Ed25519 key in the form that `signed_by` takes; nobody has the other half of it.
@@ -104,6 +106,35 @@ def check_image_sample(name, mode):
     said = [line for line in (ended.stdout + ended.stderr).splitlines() if "warning: " in line and "api.address" not in line]
     if ended.returncode != 0 or said:
         fault(file, "; ".join(said) or ended.stderr.strip())
+
+
+def check_image_compose():
+    """What the samples for the container images come to: the plain one, and the one with a database."""
+    if not shutil.which("docker"):
+        return
+    source = REPO / "dist/packaging/image"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for file in [*source.glob("*.yml"), *(source / "sample").glob("*.json")]:
+            shutil.copy(file, folder)
+        plain = re.sub(r"(_TOKEN=)$", r"\1x", (source / "sample/env").read_text(), flags=re.M)
+        full = re.sub(r"^#(?=[A-Z_]+=)", "", plain, flags=re.M).replace("PASSWORD=\n", "PASSWORD=word\n")
+        for text, services, url in [
+            (plain, {"agent", "warden"}, None),
+            (full, {"agent", "warden", "postgres"}, "postgres://evenkeel:word@postgres:5432/evenkeel"),
+        ]:
+            (folder / ".env").write_text(text)
+            command = ["docker", "compose", "config", "--format", "json"]
+            said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if said.returncode != 0:
+                fault(source / "compose.yml", said.stderr.strip())
+                continue
+            made = json.loads(said.stdout)["services"]
+            if made.keys() != services or made["warden"]["environment"].get("DATABASE_URL") != url:
+                fault(source / "compose.yml", f"unexpected: {said.stdout}")
+            for mount in made["warden"]["volumes"]:
+                if mount["type"] == "bind" and not pathlib.Path(mount["source"]).is_file():
+                    fault(source / "compose.yml", f"{mount['source']} is no sample")
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -197,8 +228,9 @@ def check_contents():
 
 # --- commands, endpoints, keys ---------------------------------------------------------------------------------------
 
-# The warden has no description of its endpoints to ask for.
-WARDEN = {"POST /ingest", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /history", "GET /health", "GET /metrics"}
+# The warden's description is behind its token; `reference-warden-api.md` is made of it.
+WARDEN = {"POST /ingest", "GET /fleet", "POST /fleet/ask", "POST /fleet/release", "POST /inventory", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /history", "GET /health", "GET /metrics",
+          "GET /fleet/images", "POST /freeze", "POST /thaw", "POST /unblock"}
 
 
 def endpoints():
@@ -389,6 +421,8 @@ for page in PAGES:
         check_yaml(page, text)
 check_image_sample("agent.json", [])
 check_image_sample("warden.json", ["--mode", "warden"])
+check_image_sample("warden.postgres.json", ["--mode", "warden"])
+check_image_compose()
 check_contents()
 check_tests(REPO / "README.md")
 for text in faults:

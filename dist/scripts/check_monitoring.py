@@ -12,13 +12,15 @@ import sys
 import yaml
 
 REPO, WORK = map(pathlib.Path, sys.argv[1:3])
-# The agent shows these, with these labels, only for containers that it has measured, which takes an engine, or while an
-# update waits. That the name is right is read off the source instead.
+# These are shown, with these labels, only for containers that were measured, which takes an engine, while an update waits,
+# or for images that a fleet runs. That the name is right is read off the source instead.
 MEASURED = {
     "evenkeel_update_waiting": {"service", "gate"},
     "evenkeel_service_cpu_cores": {"service"},
     "evenkeel_service_memory_usage_bytes": {"service"},
     "evenkeel_service_memory_limit_bytes": {"service"},
+    "evenkeel_warden_behind_machines": {"image"},
+    "evenkeel_warden_behind_seconds": {"image"},
 }
 # Made by Prometheus itself.
 SYNTHETIC = {"up", "ALERTS"}
@@ -79,8 +81,9 @@ for name, labels in exposed("warden.metrics").items():
 for name, labels in MEASURED.items():
     if name in shown:
         continue
-    if not any(f'"{name}"' in file.read_text() for file in (REPO / "agent/src").rglob("*.rs")):
-        fault(f"{name} is neither exposed nor named in agent/src")
+    program = "warden" if name.startswith("evenkeel_warden_") else "agent"
+    if not any(f'"{name}"' in file.read_text() for file in (REPO / program / "src").rglob("*.rs")):
+        fault(f"{name} is neither exposed nor named in {program}/src")
     shown[name] = labels
 
 

@@ -12,7 +12,9 @@ ENGINE_PART='(binary(docker) & test(/^matrix::/))
     | test(=rollback::an_unhealthy_image_is_undone)
     | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)
     | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
-    | test(=engine::the_way_back_survives_a_prune_of_all_images_during_probation)'
+    | test(=engine::the_way_back_survives_a_prune_of_all_images_during_probation)
+    | test(=swarm::a_global_service_is_updated_and_rolled_back)
+    | test(=swarm_spec::an_update_and_a_rollback_keep_all_of_the_specification_but_the_image)'
 
 # The same and a kill at each step, on the engines whose image store differs from the one of the machine's engine, on
 # which the whole of it runs anyway.

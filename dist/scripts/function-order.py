@@ -7,22 +7,27 @@ not, so make most of the program resident. The linker places them together inste
 Usage: CARGO_PROFILE_RELEASE_STRIP=none cargo build --release -p evenkeel
        dist/scripts/function-order.py target/release/evenkeel
 
-Needs gdb and nm, and takes about five minutes. The agent asks the engine that it finds ($DOCKER_HOST), without changing
-anything there. The linker ignores names that are gone, and names that are missing only cost memory, up to 64 KiB each: write
-the file again after functions were renamed or moved on a large scale, and when the benchmarks show that memory at rest has
-grown.
+Needs gdb and nm, and takes about five minutes. Engine and registry are fakes. The linker ignores names that are gone, and
+names that are missing only cost memory, up to 64 KiB each: write the file again after functions were renamed or moved on a
+large scale, and when the benchmarks show that memory at rest has grown.
+
+A name of a generic function stands for all its instances. Where most of them do not run, the file names those that do by
+their hashes, which change with the compiler and the versions of dependencies.
 """
 
 import collections
+import http.server
 import json
 import os
 import pathlib
 import re
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -44,6 +49,8 @@ TAIL = """  }
 INSERT BEFORE .text;
 """
 LONGEST = 100
+# A name whose functions run for the most part stands for all of them.
+MOST = 0.7
 AGENT_TOKEN = "0123456789abcdef-of-a"
 
 
@@ -63,6 +70,78 @@ def ask(port, path, body=None, headers=None):
         pass
 
 
+DIGEST = "sha256:" + 64 * "1"
+CONTAINER = 64 * "2"
+LABELS = {"com.docker.compose.project": "shop", "com.docker.compose.service": "web"}
+USAGE = {"cpu_usage": {"total_usage": 1_000_000}, "system_cpu_usage": 2_000_000, "online_cpus": 2}
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """An engine on which one container runs, and the registry that its image comes from."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.answer({})
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        if path.endswith("/events"):
+            # The stream begins, and stays silent.
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            threading.Event().wait()
+        elif path.endswith("/version"):
+            self.answer({"Version": "27.0.0", "ApiVersion": "1.46", "MinAPIVersion": "1.24"})
+        elif path.endswith("/containers/json"):
+            self.answer([{"Id": CONTAINER, "Status": "Up 3 hours", "Labels": LABELS}])
+        elif path.endswith("/stats"):
+            memory = {"usage": 50_000_000, "limit": 100_000_000, "stats": {"inactive_file": 1_000_000}}
+            self.answer({"read": "2026-01-02T03:04:05Z", "cpu_stats": USAGE, "memory_stats": memory})
+        elif "/containers/" in path:
+            state = {"Status": "running", "Running": True, "StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 0}
+            config = {"Image": self.server.image, "Labels": LABELS}
+            self.answer({"Id": CONTAINER, "Name": "/shop-web-1", "Image": DIGEST, "State": state, "Config": config})
+        elif "/images/" in path:
+            repository = self.server.image.rpartition(":")[0]
+            self.answer({"Id": DIGEST, "RepoTags": [self.server.image], "RepoDigests": [f"{repository}@{DIGEST}"]})
+        else:
+            self.answer({"MemTotal": 1 << 34})
+
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Docker-Content-Digest", DIGEST)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def get_request(self):
+        connection, _ = super().get_request()
+        return connection, ("engine", 0)
+
+
+def fakes(folder):
+    """Starts engine and registry; the registry's address."""
+    registry = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    engine = UnixServer(f"{folder}/engine.sock", Engine)
+    host = f"127.0.0.1:{registry.server_port}"
+    for server in (registry, engine):
+        server.image = f"{host}/shop:1"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    return host
+
+
 def configuration(mode, port, folder):
     """A small configuration that lets everything work that works at rest."""
     if mode == "warden":
@@ -74,9 +153,11 @@ def configuration(mode, port, folder):
     compose = folder / "compose.yml"
     compose.write_text("services: {}\n")
     service = {"name": "shop", "images": ["shop:1"], "compose_project": "shop", "compose_files": [str(compose)]}
+    service |= {"auto_update": True, "auto_heal": True}
     return {
-        "registry": {"url": "http://127.0.0.1:9", "poll_interval": 10},
+        "registry": {"url": f"http://{fakes(folder)}", "poll_interval": 10},
         "api": {"address": [f"127.0.0.1:{port}"]},
+        "monitor": {"stats_interval": 10},
         "state": {"path": f"{folder}/state"},
         "audit": {"path": f"{folder}/audit.jsonl"},
         "services": [service],
@@ -100,8 +181,9 @@ def run(program, mode):
         (folder / "config.json").write_text(json.dumps(configuration(mode, port, folder)))
         command = ["gdb", "-nx", "-batch", "-x", __file__, "--args", program, "--mode", mode]
         command += ["--config", folder / "config.json"]
+        environment = {**os.environ, "RECORD": name, "DOCKER_HOST": f"unix://{folder}/engine.sock"}
         with open(folder / "log", "w", encoding="utf-8") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "RECORD": name})
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         for _ in range(6000):
             try:
                 ask(port, "/health")
@@ -117,6 +199,8 @@ def run(program, mode):
             }
             headers = {"authorization": f"Bearer {AGENT_TOKEN}", "content-type": "application/json"}
             ask(port, "/ingest", json.dumps(entry).encode(), headers)
+        for path in ("/status", "/metrics"):
+            ask(port, path)
         # A second round of heartbeats, or some polls; gdb may be slow.
         before = -1
         while (count := (folder / "hits").stat().st_size) > before:
@@ -161,14 +245,25 @@ def shorten(name):
     return name if len(name) <= LONGEST else name[:LONGEST] + "*"
 
 
+def exact(name):
+    """Only this instance: the hash tells it apart."""
+    legacy = re.match(r"(_ZN.*?)(17h[0-9a-f]{16}E)", name)
+    return f"{legacy[1][:LONGEST]}*{legacy[2]}*" if legacy else pattern(name)
+
+
 def order(program, hits):
-    """The patterns of the functions that run; last those of generic functions most of whose instances do not run."""
+    """The patterns of the functions that run."""
     total, running = collections.Counter(), collections.Counter()
     for address, size, name in symbols(program):
-        total[pattern(name)] += size
+        total[shorten(pattern(name))] += size
         if address in hits:
-            running[pattern(name)] += size
-    return sorted(running, key=lambda name: (-round(running[name] / total[name], 1), name))
+            running[shorten(pattern(name))] += size
+    names = set()
+    for address, _, name in symbols(program):
+        if address in hits:
+            short = shorten(pattern(name))
+            names.add(short if running[short] >= MOST * total[short] else exact(name))
+    return sorted(names)
 
 
 def main():
@@ -182,7 +277,7 @@ def main():
     with open(SCRIPT, "w", encoding="utf-8") as out:
         out.write(HEAD)
         # What is marked as cold has a section with the prefix .text.unlikely.
-        out.writelines(f"    *(.text*.{name})\n" for name in dict.fromkeys(map(shorten, names)))
+        out.writelines(f"    *(.text*.{name})\n" for name in names)
         out.write(TAIL)
     print(f"{SCRIPT}: {len(warden)} names of the warden and {len(agent)} of the agent, {len(names)} in all")
 

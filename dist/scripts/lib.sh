@@ -536,6 +536,21 @@ bring_axe() {
     fi
 }
 
+# --- PostgreSQL ------------------------------------------------------------------------------------------
+
+# A PostgreSQL server and pgbouncer, for the tests of the warden's store; 1 where they can't be had. Debian's package makes a
+# cluster of its own and starts it, unless it is told not to.
+bring_postgres() {
+    if ! bash "$REPO/dist/scripts/postgres.sh" --check 2>/dev/null || ! PATH="$PATH:/usr/sbin" have pgbouncer; then
+        (
+            apt_install postgresql-common
+            as_root sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+            apt_install postgresql pgbouncer
+        ) || return 1
+    fi
+    bash "$REPO/dist/scripts/postgres.sh" --check && PATH="$PATH:/usr/sbin" have pgbouncer
+}
+
 # --- mail server -----------------------------------------------------------------------------------------
 
 # bring_mail_server FOLDER: aiosmtpd, which the delivery tests send mail to, in a Python environment of its own.

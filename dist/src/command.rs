@@ -1,7 +1,8 @@
-//! The command line of the program `evenkeel`; the maker of its manual page reads it, too (`examples/pages.rs`).
+//! The command line of the program `evenkeel`; the maker of the packages' pages reads it, too (`examples/pages.rs`).
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use evenkeel_agent::cli;
+use evenkeel_common::cli::pages::{Pages, Place};
 use evenkeel_warden::cli as warden;
 
 /// Keeps container services up to date, proves every new image, goes back when it is bad
@@ -31,4 +32,16 @@ pub(crate) enum Task {
     Agent(cli::Task),
     #[command(flatten)]
     Warden(warden::Task),
+    #[command(flatten)]
+    Pages(Pages),
+}
+
+/// The whole command line.
+pub(crate) fn whole() -> clap::Command {
+    Command::command()
+}
+
+/// The paths of both modes.
+pub(crate) fn places() -> Vec<Place> {
+    cli::PLACES.into_iter().chain(warden::PLACES).collect()
 }

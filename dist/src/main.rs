@@ -6,19 +6,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap::{ArgMatches, FromArgMatches as _};
 use evenkeel_agent::cli;
+use evenkeel_common::cli::pages;
 use evenkeel_warden::cli as warden;
 
 use command::{Command, Mode, Task};
 
 fn main() -> ExitCode {
-    let matches = Command::command().get_matches();
+    let matches = command::whole().get_matches();
     let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let warden = warden_args(&command.agent, is_given(&matches));
     match (command.mode, command.task) {
         (_, Some(Task::Agent(task))) => cli::perform(&task, &command.agent),
         (_, Some(Task::Warden(task))) => warden::perform(task, &warden.config),
+        (_, Some(Task::Pages(task))) => pages::perform(&task, command::whole(), &command::places()),
         (Mode::Agent, None) => cli::run(&command.agent),
         (Mode::Warden, None) => warden::run(&warden),
     }

@@ -200,3 +200,51 @@ fn no_broken_file_makes_the_program_panic() {
         }
     }
 }
+
+/// Each JSON block of a page of the manual, with the line that it begins on.
+fn blocks(page: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut is_inside = false;
+    for (at, line) in page.lines().enumerate() {
+        match (line, is_inside) {
+            ("```json", false) => {
+                is_inside = true;
+                found.push((at + 1, String::new()));
+            }
+            ("```", true) => is_inside = false,
+            (line, true) => {
+                if let Some((_, block)) = found.last_mut() {
+                    block.push_str(line);
+                    block.push('\n');
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The paths of the samples are not on this machine; nothing else is wrong with them, and no key is misspelt.
+#[test]
+fn every_sample_of_the_pages_about_gates_and_swarms_is_accepted() {
+    let validator = jsonschema::validator_for(&config::schema()).unwrap();
+    let of_gates = blocks(&text("docs/gates.md"));
+    assert!(of_gates.len() >= 2, "{of_gates:?}");
+    let page = text("docs/swarm.md");
+    let of_swarms = blocks(&page);
+    assert_eq!(of_swarms.len(), 1, "{of_swarms:?}");
+    let sample: Value = serde_json::from_str(&of_swarms[0].1).unwrap();
+    let name = sample["services"][0]["swarm_service"].as_str().unwrap();
+    assert!(
+        page.contains(&format!("docker service create --name {name} ")),
+        "{name} is what the page creates"
+    );
+    for (line, block) in of_gates.into_iter().chain(of_swarms) {
+        let sample: Value = serde_json::from_str(&block).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&sample).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "line {line}: {errors:?}");
+        let config = parse(&block).unwrap_or_else(|faults| panic!("line {line}: {faults}"));
+        let other: Vec<_> = config.warnings.iter().filter(|said| !said.contains("does not exist")).collect();
+        assert!(other.is_empty(), "line {line}: {other:?}");
+    }
+}

@@ -1,12 +1,14 @@
-//! The shipped program as agent and as warden together: both are killed in between, and nothing is missing.
+//! The shipped program as agent and as warden together: both are killed in between, or the warden's store is away, and
+//! nothing is missing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use evenkeel_common::testing::{LONG, unused_port, wait_for};
 use serde_json::{Value, json};
@@ -24,12 +26,17 @@ struct Fleet {
 
 impl Fleet {
     fn new() -> Self {
+        Self::with_store(&json!({}))
+    }
+
+    fn with_store(store: &Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (warden_port, agent_port) = (unused_port(), unused_port());
         let path = |name: &str| folder.path().join(name);
         let warden = json!({
             "api": { "address": [format!("127.0.0.1:{warden_port}")], "token": PEOPLE, "state_path": path("warden") },
             "agents": [{ "id": "home", "url": format!("http://127.0.0.1:{agent_port}"), "token": AGENT }],
+            "store": store,
         });
         fs::write(path("warden.json"), warden.to_string()).unwrap();
         fs::write(path("compose.yml"), "services: {}\n").unwrap();
@@ -95,13 +102,13 @@ impl Fleet {
         });
     }
 
-    /// Waits until the warden counts as many entries as the agent's file has, and lacks none.
+    /// Waits until the warden counts as many entries as the agent's file has, at least one, and lacks none.
     fn wait_complete(&self) {
         self.wait("the warden has everything", |fleet| {
             let Some(machine) = fleet.machine() else { return false };
             let counts = machine["counts_by_level"].as_object().cloned().unwrap_or_default();
             let counted: u64 = counts.values().filter_map(Value::as_u64).sum();
-            counted == fleet.audited().len() as u64 && machine["missing"] == 0
+            machine["last_seq"].is_u64() && counted == fleet.audited().len() as u64 && machine["missing"] == 0
         });
     }
 }
@@ -113,6 +120,54 @@ impl Drop for Fleet {
             let _ = child.wait();
         }
     }
+}
+
+/// A PostgreSQL server of its own; it ends when this is dropped.
+struct Database {
+    child: Child,
+    control: Option<(ChildStdin, BufReader<ChildStdout>)>,
+    port: String,
+}
+
+impl Database {
+    fn start() -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/postgres.sh");
+        let mut child =
+            Command::new(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect(script);
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut database = Self { child, control: Some((input, output)), port: String::new() };
+        let line = database.read();
+        let (port, _) = line.split_once(' ').expect("PostgreSQL did not start; what it takes stands above");
+        port.clone_into(&mut database.port);
+        database
+    }
+
+    fn read(&mut self) -> String {
+        let mut line = String::new();
+        self.control.as_mut().unwrap().1.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn tell(&mut self, command: &str) {
+        writeln!(self.control.as_mut().unwrap().0, "{command}").unwrap();
+        assert_eq!(self.read(), "ok\n", "{command}");
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://evenkeel:secret@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.control = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// How long the store is away, in seconds: `$EVENKEEL_TEST_SECONDS`.
+fn seconds() -> u64 {
+    std::env::var("EVENKEEL_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -159,4 +214,38 @@ fn nothing_is_missing_at_the_warden_after_both_were_killed() {
     fleet.wait_complete();
 
     fleet.kill(agent);
+}
+
+/// The module's name has dist/test.sh leave it out where there is no PostgreSQL.
+mod postgres {
+    use super::*;
+
+    #[test]
+    fn while_the_wardens_store_is_away_the_agent_keeps_everything() {
+        let mut database = Database::start();
+        let mut fleet = Fleet::with_store(&json!({ "url": database.url() }));
+        fleet.start("warden");
+        fleet.start("agent");
+        fleet.trigger();
+        fleet.wait_complete();
+        let before = fleet.machine().unwrap()["last_seq"].as_u64().unwrap();
+
+        database.tell("stop");
+        let start = Instant::now();
+        let mut triggers = 0;
+        while start.elapsed() < Duration::from_secs(seconds()) {
+            fleet.trigger();
+            triggers += 1;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        fleet.wait("the warden says that its store is away", |fleet| {
+            ask(fleet.warden_port, "GET", "/health").is_some_and(|health| health["store"] == "away")
+        });
+        assert_eq!(fleet.machine().unwrap()["last_seq"], before, "what it shows is what it had");
+
+        database.tell("start");
+        fleet.wait_complete();
+        let last = fleet.machine().unwrap()["last_seq"].as_u64().unwrap();
+        assert!(last >= before + triggers, "{last} after {triggers} triggers, {before} before");
+    }
 }

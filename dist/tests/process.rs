@@ -115,3 +115,67 @@ fn nobody_reading_the_faults_is_no_reason_to_panic() {
     drop(child.stderr.take());
     assert_eq!(child.wait().unwrap().code(), Some(78));
 }
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8(output.to_vec()).expect("text")
+}
+
+#[test]
+fn completions_and_manual_pages_come_from_the_command_line_itself() {
+    let help = text(&evenkeel(&["--help"]).stdout);
+    let subcommands: Vec<_> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .map_while(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(
+        ["doctor", "adopt", "why", "freeze", "completions", "man"]
+            .iter()
+            .all(|name| subcommands.contains(name))
+    );
+
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = evenkeel(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        let script = text(&output.stdout);
+        for name in &subcommands {
+            assert!(script.contains(name), "{shell} does not complete {name}");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = folder.path().join("man1");
+    assert_eq!(evenkeel(&["man", "--all", all.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(fs::read(all.join("evenkeel.1")).unwrap(), evenkeel(&["man"]).stdout);
+    for name in &subcommands {
+        let page = fs::read(all.join(format!("evenkeel-{name}.1"))).expect("each subcommand has a page");
+        assert_eq!(page, evenkeel(&["man", name]).stdout, "{name}");
+        assert!(text(&page).contains(".SH SYNOPSIS"), "{name}");
+    }
+}
+
+#[test]
+fn bash_can_read_its_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("evenkeel");
+    fs::write(&script, evenkeel(&["completions", "bash"]).stdout).expect("a file");
+    let ask = format!(
+        "source {}; COMP_WORDS=(evenkeel tha); COMP_CWORD=1; _evenkeel evenkeel tha evenkeel; echo \"${{COMPREPLY[@]}}\"",
+        script.display()
+    );
+    let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash");
+    assert_eq!(text(&output.stdout), "thaw\n", "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_manual_page_that_can_not_be_had_is_said() {
+    let output = evenkeel(&["man", "nope"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("evenkeel: no subcommand \"nope\"; there are test-notify, doctor, "), "{said}");
+    let output = evenkeel(&["man", "--all", "/proc/nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("evenkeel: cannot write: /proc/nowhere: "), "{said}");
+}

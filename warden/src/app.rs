@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::collector::Collector;
 use crate::config::{Config, ConfigSource};
 use crate::heartbeat::Heartbeat;
-use crate::http::{Api, Metrics, bodies, limits, request_limiter, routes, stream_limiter};
+use crate::http::{Api, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter};
 use crate::keep::embedded::Embedded;
+use crate::keep::postgres::Postgres;
 use crate::keep::{Keep, Retention};
 use crate::reload::{ConfigReceiver, Reload};
 
@@ -51,6 +52,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let retention =
         Retention { days: config.store.keep_days, bytes: u64::from(config.store.keep_mib) * 1024 * 1024 };
     let (collector, mut collecting) = Collector::new(keep, ids, retention, clock.clone());
+    collector.set_rules(config.rules, config.fuse);
 
     let mut supervisor = Supervisor::new();
     tracing::info!(api = ?config.addresses, agents = config.agents.len(), "ready");
@@ -70,6 +72,9 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 }
 
 fn open_store(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn Keep>> {
+    if let Some(url) = &config.store.url {
+        return Ok(Arc::new(Postgres::new(url.clone())));
+    }
     Ok(match &config.state_path {
         Some(folder) => Arc::new(Embedded::open(folder, clock.clone())?),
         None => Arc::new(Embedded::in_memory(clock.clone())?),
@@ -82,6 +87,7 @@ fn new_api(config: ConfigReceiver, collector: Arc<Collector>, clock: Arc<dyn Clo
         collector,
         streams: stream_limiter(),
         requests: request_limiter(),
+        polls: poll_limiter(),
         bodies: bodies(limits()),
         throttle: Arc::default(),
         metrics: Arc::new(Metrics::default()),

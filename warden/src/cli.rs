@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use evenkeel_common::cli::pages::{self, Pages, Place};
 use evenkeel_common::cli::{self, Flags};
 use evenkeel_common::config::ConfigSource;
 
@@ -11,6 +12,13 @@ use crate::{app, wizard};
 
 /// Where the configuration is unless the flag says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/evenkeel/warden.json";
+
+/// The paths that the warden uses by default.
+pub const PLACES: [Place; 3] = [
+    (DEFAULT_CONFIG, "Configuration of the warden."),
+    ("/etc/evenkeel/warden.env", "Variables that the configuration names, read by the systemd unit."),
+    ("/var/lib/evenkeel-warden", "The entries that are kept and what is known of each machine."),
+];
 
 /// Flags of the warden.
 #[derive(Debug, Clone, clap::Args)]
@@ -30,7 +38,15 @@ struct Command {
     #[command(flatten)]
     args: Args,
     #[command(subcommand)]
-    task: Option<Task>,
+    task: Option<Work>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Work {
+    #[command(flatten)]
+    Task(Task),
+    #[command(flatten)]
+    Pages(Pages),
 }
 
 /// The warden's subcommands.
@@ -40,11 +56,17 @@ pub enum Task {
     WardenConfig,
 }
 
+/// The whole command line of the program `evenkeel-warden`.
+pub fn command() -> clap::Command {
+    Command::command()
+}
+
 /// The program `evenkeel-warden`. Wrong flags end it here with code 2.
 pub fn main() -> ExitCode {
     let command = Command::parse();
     match command.task {
-        Some(task) => perform(task, &command.args.config),
+        Some(Work::Task(task)) => perform(task, &command.args.config),
+        Some(Work::Pages(task)) => pages::perform(&task, self::command(), &PLACES),
         None => run(&command.args),
     }
 }

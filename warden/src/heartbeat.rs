@@ -1,14 +1,18 @@
 //! The heartbeat: probes the `/health` of every agent, many at once, each with its own timeout (spec 6.4). An agent that
 //! could not be probed for lack of local resources is not offline.
 //!
+//! An agent without a URL is online while it polls a warden (DECISIONS 8).
+//!
 //! Probes of a round start one after the other, not all at once: what a burst needs stays allocated for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use evenkeel_common::secret::Secret;
 use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
+use jiff::SignedDuration;
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
@@ -29,6 +33,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub const MAX_CONCURRENT: usize = 512;
 /// Time between the starts of two probes; less when that would take more than half of the interval.
 const SPACING: Duration = Duration::from_millis(10);
+/// An agent without a URL that has not polled for so long is offline (DECISIONS 8).
+const NO_POLL: SignedDuration = SignedDuration::from_secs(120);
 /// Limit on the bytes of an answer's body that are read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
@@ -45,13 +51,22 @@ pub struct Heartbeat {
     config: ConfigReceiver,
     collector: Arc<Collector>,
     interval: Duration,
+    /// Nobody is offline for polls that came before.
+    started: Instant,
 }
 
 impl Heartbeat {
     /// A heartbeat of the configured agents that reports to `collector`.
     pub fn new(config: ConfigReceiver, collector: Arc<Collector>) -> Result<Self, HeartbeatError> {
         let has_roots = needs_roots(&config.borrow().agents);
-        Ok(Self { client: client(has_roots)?, has_roots, config, collector, interval: INTERVAL })
+        Ok(Self {
+            client: client(has_roots)?,
+            has_roots,
+            config,
+            collector,
+            interval: INTERVAL,
+            started: Instant::now(),
+        })
     }
 
     /// Sets another interval between two rounds, for tests.
@@ -92,6 +107,9 @@ impl Heartbeat {
 
     /// Probes all agents, unless another warden does.
     async fn round(&self, agents: &[AgentConfig]) {
+        if let Err(error) = self.collector.share_polls().await {
+            tracing::debug!(%error, "which agents have polled was not stored");
+        }
         match self.collector.keep().hold(Duty::Heartbeat).await {
             Ok(true) => {}
             Ok(false) => return,
@@ -106,7 +124,8 @@ impl Heartbeat {
         stream::iter(agents)
             .then(|agent| sleep(spacing).map(move |()| agent))
             .for_each_concurrent(MAX_CONCURRENT, |agent| async {
-                let probed = timeout(TIMEOUT, self.probe(agent)).await;
+                let Some(url) = &agent.url else { return self.judge_polls(&agent.id).await };
+                let probed = timeout(TIMEOUT, self.probe(url)).await;
                 match probed.unwrap_or_else(|_| Err(ProbeError::Agent(timed_out()))) {
                     Ok(()) => self.record(&agent.id, Ok(())).await,
                     Err(ProbeError::Agent(reason)) => self.record(&agent.id, Err(reason)).await,
@@ -117,6 +136,18 @@ impl Heartbeat {
         let skipped = skipped.into_inner();
         if skipped > 0 {
             tracing::warn!(skipped, "agents were not probed: this machine is out of files, ports or memory");
+        }
+    }
+
+    /// Whether an agent without a URL has polled. One of which nothing is known yet gets its time.
+    async fn judge_polls(&self, agent: &str) {
+        let now = self.collector.now();
+        let silence = self.collector.last_poll(agent).map(|last| now.duration_since(last));
+        if silence.is_some_and(|silence| silence < NO_POLL) {
+            self.record(agent, Ok(())).await;
+        } else if self.started.elapsed() >= NO_POLL.unsigned_abs() {
+            let reason = format!("it has not polled for {} s", NO_POLL.as_secs());
+            self.record(agent, Err(reason)).await;
         }
     }
 
@@ -132,8 +163,8 @@ impl Heartbeat {
     }
 
     /// Whether the agent answers. The URL is not part of the error, since it may hold a secret.
-    async fn probe(&self, agent: &AgentConfig) -> Result<(), ProbeError> {
-        let url = format!("{}/health", agent.url.expose());
+    async fn probe(&self, url: &Secret) -> Result<(), ProbeError> {
+        let url = format!("{}/health", url.expose());
         let sent = self.client.get(url).header(ACCEPT_ENCODING, "identity").send().await;
         let response = sent.map_err(|error| probe_error(&error.without_url()))?;
         let status = response.status();
@@ -149,7 +180,8 @@ impl Heartbeat {
 }
 
 fn needs_roots(agents: &[AgentConfig]) -> bool {
-    agents.iter().any(|agent| !agent.url.expose().starts_with("http://"))
+    let mut urls = agents.iter().filter_map(|agent| agent.url.as_ref());
+    urls.any(|url| !url.expose().starts_with("http://"))
 }
 
 fn client(with_roots: bool) -> Result<Client, HeartbeatError> {

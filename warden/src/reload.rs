@@ -124,6 +124,7 @@ impl Reload {
         let same_token = config.token == self.config.token;
         let streams = if same_token { old.streams.clone() } else { self.stop.child_token() };
         // Before the tokens: an agent must exist when its first entry arrives.
+        self.collector.set_rules(config.rules, config.fuse);
         self.collector.set_agents(config.agents.iter().map(|agent| agent.id.clone()));
         self.active.send_replace(Arc::new(ActiveConfig::new(&config, streams)));
         if !same_token {

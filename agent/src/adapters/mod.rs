@@ -6,3 +6,4 @@ pub mod docker;
 pub mod gate_command;
 mod login;
 pub mod registry;
+pub mod warden;

@@ -12,7 +12,7 @@ use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
 use crate::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
 use crate::config::Config;
 use crate::ports::survey::Survey;
-use crate::ports::{Compose, Engine, Registry};
+use crate::ports::{Compose, Engine, Registry, Swarm};
 
 /// One engine, and compose that talks to it.
 #[derive(Clone)]
@@ -23,6 +23,8 @@ pub struct EngineClients {
     pub engine: Arc<dyn Engine>,
     /// The same one, for the machine as a whole.
     pub survey: Arc<dyn Survey>,
+    /// The same one, as a manager of a swarm.
+    pub swarm: Arc<dyn Swarm>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
 }
@@ -40,6 +42,7 @@ impl EngineClients {
         Ok(Self {
             endpoint: endpoint.to_string(),
             survey: engine.clone(),
+            swarm: engine.clone(),
             engine,
             compose: Arc::new(compose),
         })

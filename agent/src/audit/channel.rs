@@ -1,9 +1,9 @@
 //! A channel: its settings, and the sender that is built from them.
 
 use evenkeel_common::secret::Secret;
-use evenkeel_common::wire::AuditEntry;
+use evenkeel_common::wire::{AuditEntry, PushedEntry};
 
-use super::channels::{Discord, Push, Smtp, Webhook};
+use super::channels::{Discord, Push, Sent, Smtp, Webhook};
 use super::delivery::{Delivery, DeliveryError};
 use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
@@ -48,13 +48,15 @@ impl Settings {
 
     /// The channel, or why it is off.
     pub fn open(&self) -> Result<Channel, String> {
-        let (render, filter): (Box<dyn Render>, _) = match self {
-            Self::Push(config) => (Box::new(Push::new(config)?), EntryFilter::default()),
-            Self::Discord(config) => (Box::new(Discord::new(config)?), config.filter.clone()),
-            Self::Smtp(config) => (Box::new(Smtp::new(config)?), config.filter.clone()),
-            Self::Webhook(config) => (Box::new(Webhook::new(config)?), config.filter.clone()),
+        let rendered =
+            |render: Box<dyn Render>, filter: &EntryFilter| (Carrier::Each(render), filter.clone());
+        let (carrier, filter) = match self {
+            Self::Push(config) => (Carrier::Warden(Push::new(config)?), EntryFilter::default()),
+            Self::Discord(config) => rendered(Box::new(Discord::new(config)?), &config.filter),
+            Self::Smtp(config) => rendered(Box::new(Smtp::new(config)?), &config.filter),
+            Self::Webhook(config) => rendered(Box::new(Webhook::new(config)?), &config.filter),
         };
-        Ok(Channel { name: self.name(), filter, redactor: self.redactor(), render })
+        Ok(Channel { name: self.name(), filter, redactor: self.redactor(), carrier })
     }
 
     /// Secrets that are sent to the other side and shown nowhere else.
@@ -63,7 +65,9 @@ impl Settings {
         match self {
             Self::Push(config) => {
                 redactor.hide(&config.token);
-                redactor.hide_url(&Secret::new(config.warden_url.as_str()));
+                for url in &config.warden_urls {
+                    redactor.hide_url(&Secret::new(url.as_str()));
+                }
             }
             Self::Discord(config) => redactor.hide_url(&config.webhook_url),
             Self::Smtp(config) => {
@@ -94,13 +98,20 @@ pub(super) trait Render: Send + Sync + 'static {
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
+enum Carrier {
+    /// One entry at a time.
+    Each(Box<dyn Render>),
+    /// Many at once.
+    Warden(Push),
+}
+
 /// One destination outside this machine.
 pub struct Channel {
     name: String,
     filter: EntryFilter,
     /// Removes what must not appear in a log line, even when the other side repeats it.
     redactor: Redactor,
-    render: Box<dyn Render>,
+    carrier: Carrier,
 }
 
 impl Channel {
@@ -114,10 +125,34 @@ impl Channel {
         self.filter.passes(entry)
     }
 
+    /// How many entries are worth handing over at once.
+    pub(super) fn batch(&self) -> usize {
+        match &self.carrier {
+            Carrier::Each(_) => 1,
+            Carrier::Warden(push) => push.batch(),
+        }
+    }
+
     /// Sends one entry, once, and returns what the other side answered.
-    pub async fn send(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<String, DeliveryError> {
-        match self.render.render(entry, seq) {
-            Ok(letter) => letter.send(&self.redactor).await,
+    pub async fn send(&self, entry: &AuditEntry) -> Result<String, DeliveryError> {
+        let entry = PushedEntry { entry: entry.clone(), seq: None, epoch: None, image: None, agent: None };
+        self.send_some(&[entry]).await.map(|sent| sent.answer)
+    }
+
+    /// Sends the first of these entries, and those after it that the other side takes together with it.
+    pub(super) async fn send_some(&self, entries: &[PushedEntry]) -> Result<Sent, DeliveryError> {
+        let render = match &self.carrier {
+            Carrier::Each(render) => render,
+            Carrier::Warden(push) => return push.send(entries, &self.redactor).await,
+        };
+        let Some(first) = entries.first() else {
+            return Ok(Sent { settled: 0, refused: Vec::new(), answer: String::new() });
+        };
+        match render.render(&first.entry, first.seq) {
+            Ok(letter) => {
+                let answer = letter.send(&self.redactor).await?;
+                Ok(Sent { settled: 1, refused: Vec::new(), answer })
+            }
             Err(why) => Err(DeliveryError::Permanent { why: self.redactor.clean(&why, false) }),
         }
     }
@@ -125,6 +160,8 @@ impl Channel {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use evenkeel_common::clock::{Clock, SystemClock};
     use evenkeel_common::wire::{Kind, Level};
     use wiremock::matchers::any;
@@ -154,7 +191,7 @@ mod tests {
 
     async fn answer(settings: Settings) -> String {
         let entry = AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, "m");
-        match settings.open().unwrap().send(&entry, None).await {
+        match settings.open().unwrap().send(&entry).await {
             Ok(answer) => answer,
             Err(fault) => fault.to_string(),
         }
@@ -177,9 +214,11 @@ mod tests {
             };
             let discord = DiscordConfig { webhook_url: Secret::new(url), filter: EntryFilter::default() };
             let push = PushConfig {
-                warden_url: format!("http://{place}/secret-base"),
+                warden_urls: vec![format!("http://{place}/secret-base")],
                 token: Secret::new("push-token-1"),
                 machine_id: String::new(),
+                ring: 0,
+                patience: Duration::ZERO,
             };
             for settings in [Settings::Webhook(webhook), Settings::Discord(discord), Settings::Push(push)] {
                 let name = settings.name();

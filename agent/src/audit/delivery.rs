@@ -93,10 +93,10 @@ impl Delivery {
     /// Sends it once. The answer is for people to read; `redactor` has taken the secrets out of it.
     pub(super) async fn send(self, redactor: &Redactor) -> Result<String, DeliveryError> {
         match self {
-            Self::Request(client, request) => match client.execute(*request).await {
-                Ok(response) => judge(response, redactor).await,
-                Err(error) => Err(transient(shown(&chain(&error.without_url()), redactor, false))),
-            },
+            Self::Request(client, request) => {
+                let answer = exchange(&client, *request, redactor, ANSWER_LIMIT).await?;
+                answer.judged().map(|answer| answer.text)
+            }
             Self::Mail(mailer, message) => {
                 let sent = tokio::time::timeout(MAIL_TIMEOUT, mailer.send(*message)).await;
                 match sent {
@@ -114,32 +114,71 @@ impl Delivery {
     }
 }
 
-async fn judge(mut response: Response, redactor: &Redactor) -> Result<String, DeliveryError> {
+/// What the other side answered to a request.
+pub(super) struct Answer {
+    /// Status code.
+    pub(super) status: StatusCode,
+    /// Status and body for people to read, without secrets.
+    pub(super) text: String,
+    /// The body, or the beginning of one that is too long.
+    pub(super) body: Vec<u8>,
+    wait: Option<Duration>,
+}
+
+/// Sends a request once, and reads at most `limit` bytes of the answer.
+pub(super) async fn exchange(
+    client: &Client,
+    request: Request,
+    redactor: &Redactor,
+    limit: usize,
+) -> Result<Answer, DeliveryError> {
+    let response = client.execute(request).await;
+    let response =
+        response.map_err(|error| transient(shown(&chain(&error.without_url()), redactor, false)))?;
+    Ok(read(response, redactor, limit).await)
+}
+
+async fn read(mut response: Response, redactor: &Redactor, limit: usize) -> Answer {
     let status = response.status();
     let wait = retry_after(response.headers(), Timestamp::now());
     let mut body = Vec::new();
     // What was answered counts, even when the text that explains it breaks off.
     while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk[..chunk.len().min(ANSWER_LIMIT - body.len())]);
-        if body.len() == ANSWER_LIMIT {
+        body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
+        if body.len() == limit {
             break;
         }
     }
-    let is_cut = body.len() == ANSWER_LIMIT;
-    let text = shown(&format!("{status} {}", String::from_utf8_lossy(&body)), redactor, is_cut);
+    let is_cut = body.len() >= limit.min(ANSWER_LIMIT);
+    let head = &body[..body.len().min(ANSWER_LIMIT)];
+    let text = shown(&format!("{status} {}", String::from_utf8_lossy(head)), redactor, is_cut);
+    Answer { status, text, body, wait }
+}
+
+impl Answer {
+    /// What the status means for what was sent.
+    pub(super) fn judged(self) -> Result<Self, DeliveryError> {
+        let Self { status, text, wait, .. } = &self;
+        if status.is_success() {
+            return Ok(self);
+        }
+        Err(refusal(*status, text.clone(), *wait))
+    }
+}
+
+fn refusal(status: StatusCode, text: String, wait: Option<Duration>) -> DeliveryError {
     match status {
-        _ if status.is_success() => Ok(text),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-            Err(DeliveryError::Transient { why: text, after: wait })
+            DeliveryError::Transient { why: text, after: wait }
         }
-        _ if status.is_server_error() => Err(DeliveryError::Transient { why: text, after: wait }),
+        _ if status.is_server_error() => DeliveryError::Transient { why: text, after: wait },
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
-            Err(DeliveryError::Permanent { why: text })
+            DeliveryError::Permanent { why: text }
         }
-        _ if status.is_redirection() => Err(DeliveryError::Misconfigured {
+        _ if status.is_redirection() => DeliveryError::Misconfigured {
             why: format!("{text} (redirects are not followed: configure the address itself)"),
-        }),
-        _ => Err(DeliveryError::Misconfigured { why: text }),
+        },
+        _ => DeliveryError::Misconfigured { why: text },
     }
 }
 

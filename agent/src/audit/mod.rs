@@ -50,6 +50,16 @@ impl Audit {
         Ok(())
     }
 
+    /// What was recorded up to now, for [`Audit::is_delivered`].
+    pub fn mark(&self) -> u64 {
+        self.0.mark()
+    }
+
+    /// Whether a destination has everything up to a mark.
+    pub fn is_delivered(&self, destination: &str, mark: u64) -> bool {
+        self.0.is_delivered(destination, mark)
+    }
+
     /// The last entries and what follows them, for the streams.
     pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
         self.0.journal()

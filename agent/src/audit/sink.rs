@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use evenkeel_common::queue::{Destination, Item, Outbox};
 use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::PushedEntry;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Settings};
+use super::channels::Sent;
 use super::delivery::DeliveryError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -126,6 +128,7 @@ impl Deliveries {
             channel,
             destination,
             machine: machine.to_owned(),
+            epoch: self.0.outbox.epoch().to_owned(),
             counts: counts.clone(),
             trouble: None,
             pause: FIRST_PAUSE,
@@ -173,6 +176,8 @@ struct Sink {
     channel: Channel,
     destination: Destination,
     machine: String,
+    /// Which numbering the entries' numbers belong to.
+    epoch: String,
     counts: Arc<Counts>,
     trouble: Option<Trouble>,
     pause: Duration,
@@ -208,23 +213,50 @@ impl Sink {
 
     /// Waits for an entry and sends it. Returns how long to wait before the next step.
     async fn step(&mut self) -> Duration {
-        let item = self.destination.next().await;
-        if !item.is_loss && !self.channel.wants(&item.entry) {
-            self.destination.done(&item);
+        let mut items = self.destination.next_some(self.channel.batch()).await;
+        let wants = |item: &Item| item.is_loss || self.channel.wants(&item.entry);
+        if let [first, ..] = &items[..]
+            && !wants(first)
+        {
+            self.destination.done(first);
             return Duration::ZERO;
         }
-        let mut entry = (*item.entry).clone();
-        entry.machine.clone_from(&self.machine);
-        let outcome = self.channel.send(&entry, item.seq).await;
-        self.settle(&item, outcome)
+        items.truncate(items.iter().take_while(|item| wants(item)).count());
+        let entries: Vec<PushedEntry> = items.iter().map(|item| self.pushed(item)).collect();
+        let outcome = self.channel.send_some(&entries).await;
+        self.settle(&items, outcome)
     }
 
-    fn settle(&mut self, item: &Item, outcome: Result<String, DeliveryError>) -> Duration {
+    fn pushed(&self, item: &Item) -> PushedEntry {
+        let mut entry = (*item.entry).clone();
+        entry.machine.clone_from(&self.machine);
+        let epoch = item.seq.is_some().then(|| self.epoch.clone());
+        PushedEntry { image: entry.image.take(), entry, seq: item.seq, epoch, agent: None }
+    }
+
+    fn refused(&self, item: &Item, why: &str) {
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        let (destination, service, event) =
+            (self.channel.name(), &item.entry.service, item.entry.event.as_str());
+        tracing::error!(destination, service, event, why, "an entry was refused and is not sent again");
+    }
+
+    /// Takes off the items that are settled. How long to wait before the next step.
+    fn settle(&mut self, items: &[Item], outcome: Result<Sent, DeliveryError>) -> Duration {
         let destination = self.channel.name();
         let (trouble, why, wait) = match outcome {
-            Ok(_) => {
-                self.counts.sent.fetch_add(1, Ordering::Relaxed);
-                self.destination.done(item);
+            Ok(sent) => {
+                let settled = &items[..sent.settled.min(items.len())];
+                let taken = settled.len().saturating_sub(sent.refused.len());
+                self.counts.sent.fetch_add(taken as u64, Ordering::Relaxed);
+                for (at, why) in &sent.refused {
+                    if let Some(item) = settled.get(*at) {
+                        self.refused(item, why);
+                    }
+                }
+                if let Some(last) = settled.last() {
+                    self.destination.done(last);
+                }
                 if self.trouble.take().is_some() {
                     tracing::info!(destination, "entries are delivered again");
                 }
@@ -232,16 +264,10 @@ impl Sink {
                 return Duration::ZERO;
             }
             Err(DeliveryError::Permanent { why }) => {
-                self.counts.refused.fetch_add(1, Ordering::Relaxed);
-                self.destination.done(item);
-                let (service, event) = (&item.entry.service, item.entry.event.as_str());
-                tracing::error!(
-                    destination,
-                    service,
-                    event,
-                    why,
-                    "an entry was refused and is not sent again"
-                );
+                if let Some(first) = items.first() {
+                    self.refused(first, &why);
+                    self.destination.done(first);
+                }
                 return Duration::ZERO;
             }
             Err(DeliveryError::Transient { why, after }) => {

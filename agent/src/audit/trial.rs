@@ -4,6 +4,7 @@ use std::io::Write;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::SignedDuration;
 
 use super::channel::{Channel, Settings};
 use super::channels::Push;
@@ -29,11 +30,19 @@ pub struct WardenAnswer {
     pub store_is_away: bool,
     /// Status code of `POST /ingest` without an entry: 400 where the token is right, 401 where it is not.
     pub ingest: u16,
+    /// Status code of `GET /fleet` with a revision that is none: 400 where the token is right and the warden decides for a
+    /// fleet, 401 or 404 where not.
+    pub fleet: u16,
+    /// By how much this machine's clock is ahead of the warden's (`Date`), where it says so.
+    pub clock_ahead: Option<SignedDuration>,
 }
 
-/// Asks the warden whether it is there and knows this agent's token. Nothing is stored there.
-pub async fn ask_warden(config: &PushConfig) -> Result<WardenAnswer, String> {
-    Push::new(config)?.ask().await
+/// Asks each warden whether it is there and knows this agent's token. Nothing is stored there.
+pub async fn ask_wardens(config: &PushConfig) -> Vec<Result<WardenAnswer, String>> {
+    match Push::new(config) {
+        Ok(push) => push.ask().await,
+        Err(why) => vec![Err(why)],
+    }
 }
 
 /// Channels that are to get a sample entry.
@@ -80,7 +89,7 @@ impl Trials {
         entry.reason = Some("asked for with test-notify".to_owned());
         let mut all_took_it = true;
         for channel in self.channels {
-            let outcome = channel.send(&entry, None).await;
+            let outcome = channel.send(&entry).await;
             all_took_it &= outcome.is_ok();
             // The reader is gone; the exit code still tells.
             let _ = match outcome {

@@ -1,9 +1,10 @@
-//! The client of a running agent's API: what the subcommands ask, by the wire types.
+//! The client of a running agent's API, and of a warden's: what the subcommands ask, by the wire types.
 
 use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_common::config::ConfigSource;
+use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -20,12 +21,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Why there is no answer to show.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// `--api` is no address.
-    #[error("--api {0}; allowed: http://host:port or https://host:port")]
-    Address(String),
+    /// `--api` or `--warden` is no address.
+    #[error("{flag} {text}; allowed: http://host:port or https://host:port")]
+    Address {
+        /// The flag.
+        flag: &'static str,
+        /// What it says.
+        text: String,
+    },
+    /// It is not known whom to ask, or by what token.
+    #[error("{0}")]
+    Setup(String),
     /// Nobody answers there.
-    #[error("no agent answers at {api}: {cause}")]
+    #[error("no {peer} answers at {api}: {cause}")]
     Unreachable {
+        /// Who should.
+        peer: &'static str,
         /// The address that was asked.
         api: String,
         /// What went wrong.
@@ -38,8 +49,10 @@ pub(super) enum ClientError {
     #[error("{0}")]
     Busy(String),
     /// It answered with something else than its API says.
-    #[error("{api} is not an agent of this version: {cause}")]
+    #[error("{api} is no {peer} of this version: {cause}")]
     Unexpected {
+        /// Who should be there.
+        peer: &'static str,
         /// The address that was asked.
         api: String,
         /// What is wrong with the answer.
@@ -47,18 +60,62 @@ pub(super) enum ClientError {
     },
 }
 
+/// Who is asked.
+enum Peer {
+    /// An agent, which has no login.
+    Agent,
+    /// A warden, with its token for people.
+    Warden(Secret),
+}
+
+impl Peer {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Warden(_) => "warden",
+        }
+    }
+
+    /// The flag that says where it is.
+    fn flag(&self) -> &'static str {
+        match self {
+            Self::Agent => "--api",
+            Self::Warden(_) => "--warden",
+        }
+    }
+}
+
 /// The client.
 pub(super) struct Client {
     api: Url,
+    peer: Peer,
     http: reqwest::Client,
 }
 
 impl Client {
     /// A client of the agent at `api`, else of the one that the configuration file describes, where it can be read.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
-        let text = api.map_or_else(|| configured(config), str::to_owned);
-        let refused = || ClientError::Address(text.clone());
-        let api = Url::parse(&text).map_err(|_| refused())?;
+        Self::at(&api.map_or_else(|| configured(config), str::to_owned), Peer::Agent)
+    }
+
+    /// A client of the warden at `url`, else of the first one that the configuration file pushes to.
+    pub(super) fn of_warden(url: Option<&str>, token: Secret, config: &Path) -> Result<Self, ClientError> {
+        let configured = || {
+            let push = ConfigSource::of_process(config.to_owned()).load::<Config>().ok()?.push?;
+            push.warden_urls.into_iter().next()
+        };
+        let url = url.map(str::to_owned).or_else(configured).ok_or_else(|| {
+            ClientError::Setup(format!(
+                "no warden is known: {} has no push.warden_url that can be used; say where it is with --warden URL",
+                config.display()
+            ))
+        })?;
+        Self::at(&url, Peer::Warden(token))
+    }
+
+    fn at(text: &str, peer: Peer) -> Result<Self, ClientError> {
+        let refused = || ClientError::Address { flag: peer.flag(), text: text.to_owned() };
+        let api = Url::parse(text).map_err(|_| refused())?;
         if !matches!(api.scheme(), "http" | "https") || api.host_str().is_none_or(str::is_empty) {
             return Err(refused());
         }
@@ -70,8 +127,12 @@ impl Client {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| ClientError::Unreachable { api: text, cause: chain(&error) })?;
-        Ok(Self { api, http })
+            .map_err(|error| ClientError::Unreachable {
+                peer: peer.name(),
+                api: text.to_owned(),
+                cause: chain(&error),
+            })?;
+        Ok(Self { api, peer, http })
     }
 
     /// `GET`s a path whose segments are `path`. An answer other than 200 that has the expected form is one, too
@@ -116,16 +177,26 @@ impl Client {
     }
 
     async fn exchange<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        let request = match &self.peer {
+            Peer::Agent => request,
+            Peer::Warden(token) => request.bearer_auth(token.expose()),
+        };
         let response =
             request.timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        // A warden's answers have defaults for all that could be missing: an error would look like one.
+        if let (Peer::Warden(_), false) = (&self.peer, status.is_success()) {
+            return Err(ClientError::Refused(self.refused(status, &body)));
+        }
         match serde_json::from_slice(&body) {
             Ok(answer) => Ok(answer),
-            Err(_) if !status.is_success() => Err(ClientError::Refused(said(status, &body))),
-            Err(error) => {
-                Err(ClientError::Unexpected { api: self.api.to_string(), cause: error.to_string() })
-            }
+            Err(_) if !status.is_success() => Err(ClientError::Refused(self.refused(status, &body))),
+            Err(error) => Err(ClientError::Unexpected {
+                peer: self.peer.name(),
+                api: self.api.to_string(),
+                cause: error.to_string(),
+            }),
         }
     }
 
@@ -133,8 +204,8 @@ impl Client {
         let status = response.status();
         let is_busy = response.headers().contains_key(RETRY_AFTER);
         match response.bytes().await {
-            Ok(body) if is_busy => ClientError::Busy(said(status, &body)),
-            Ok(body) => ClientError::Refused(said(status, &body)),
+            Ok(body) if is_busy => ClientError::Busy(self.refused(status, &body)),
+            Ok(body) => ClientError::Refused(self.refused(status, &body)),
             Err(error) => self.unreachable(&error),
         }
     }
@@ -149,14 +220,22 @@ impl Client {
 
     /// What is to be said where the connection broke.
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::Unreachable { api: self.api.to_string(), cause: chain(error) }
+        ClientError::Unreachable { peer: self.peer.name(), api: self.api.to_string(), cause: chain(error) }
     }
-}
 
-/// What an answer with an error says.
-fn said(status: StatusCode, body: &[u8]) -> String {
-    let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
-    said.unwrap_or_else(|_| format!("the agent answered {status}"))
+    /// What an answer with an error says.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> String {
+        let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
+        match (&self.peer, status) {
+            (Peer::Warden(_), StatusCode::UNAUTHORIZED) => {
+                format!("the warden at {} does not accept this token; it takes its api.token", self.api)
+            }
+            (Peer::Warden(_), StatusCode::NOT_FOUND) => {
+                format!("the warden at {} knows nothing of a fleet; is it of this version?", self.api)
+            }
+            _ => said.unwrap_or_else(|_| format!("the {} answered {status}", self.peer.name())),
+        }
+    }
 }
 
 /// The address of the agent that the file describes.
@@ -209,6 +288,14 @@ mod tests {
     fn names_are_segments_of_the_path_whatever_is_in_them() {
         let client = Client::new(Some("http://127.0.0.1:1/base/"), Path::new("/none")).unwrap();
         assert_eq!(client.url(&["status", "a/b ?"]).as_str(), "http://127.0.0.1:1/base/status/a%2Fb%20%3F");
+    }
+
+    #[test]
+    fn without_a_flag_and_without_a_file_no_warden_is_known() {
+        let error = Client::of_warden(None, Secret::new("t"), Path::new("/none")).err().unwrap().to_string();
+        assert!(error.contains("/none has no push.warden_url") && error.contains("--warden URL"), "{error}");
+        let error = Client::of_warden(Some("w"), Secret::new("t"), Path::new("/none")).err().unwrap();
+        assert!(error.to_string().starts_with("--warden w; allowed: "), "{error}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod adopt;
 mod client;
 mod doctor;
+mod fleet;
+mod fleet_views;
 mod follow;
 mod remote;
 mod terminal;
@@ -12,14 +14,24 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use evenkeel_common::cli::pages::{self, Pages, Place};
 use evenkeel_common::cli::{self, Flags, say};
 use evenkeel_common::config::ConfigSource;
 
+use self::fleet::FleetTask;
 use self::remote::RemoteTask;
 use crate::app;
 use crate::audit::trial;
 use crate::config::Config;
+
+/// The paths that the agent uses by default.
+pub const PLACES: [Place; 4] = [
+    ("/etc/evenkeel/config.json", "Configuration of the agent."),
+    ("/etc/evenkeel/agent.env", "Variables that the configuration names, read by the systemd unit."),
+    ("/var/lib/evenkeel", "What it must not forget: blocked digests, the journal of a deployment."),
+    ("/var/log/evenkeel", "Where the audit file belongs."),
+];
 
 /// Flags of the agent; the wrapper takes the same.
 #[derive(Debug, Clone, clap::Args)]
@@ -47,6 +59,9 @@ pub enum Task {
     /// A question or an order to a running agent
     #[command(flatten)]
     Remote(RemoteTask),
+    /// A question or an order to a warden
+    #[command(flatten)]
+    Fleet(FleetTask),
 }
 
 /// Keeps container services up to date, proves every new image, goes back when it is bad
@@ -56,7 +71,20 @@ struct Command {
     #[command(flatten)]
     args: Args,
     #[command(subcommand)]
-    task: Option<Task>,
+    task: Option<Work>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Work {
+    #[command(flatten)]
+    Task(Task),
+    #[command(flatten)]
+    Pages(Pages),
+}
+
+/// The whole command line of the program `evenkeel-agent`.
+pub fn command() -> clap::Command {
+    Command::command()
 }
 
 /// The program `evenkeel-agent`. Wrong flags end it here with code 2.
@@ -64,7 +92,8 @@ pub fn main() -> ExitCode {
     let command = Command::parse();
     match &command.task {
         None => run(&command.args),
-        Some(task) => perform(task, &command.args),
+        Some(Work::Task(task)) => perform(task, &command.args),
+        Some(Work::Pages(task)) => pages::perform(task, self::command(), &PLACES),
     }
 }
 
@@ -75,6 +104,7 @@ pub fn perform(task: &Task, args: &Args) -> ExitCode {
         Task::Doctor(task) => doctor::perform(task, &args.config),
         Task::Adopt(task) => adopt::perform(task, &args.config),
         Task::Remote(task) => remote::perform(task, &args.config),
+        Task::Fleet(task) => fleet::perform(task, &args.config),
     }
 }
 

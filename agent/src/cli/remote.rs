@@ -18,6 +18,8 @@ use super::{follow, views};
 /// `EX_UNAVAILABLE` of sysexits.h.
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_USAGE: u8 = 2;
+/// `EX_CONFIG` of sysexits.h.
+const EXIT_CONFIG: u8 = 78;
 
 /// How a subcommand reaches its agent and what it prints.
 #[derive(Debug, Clone, clap::Args)]
@@ -106,9 +108,14 @@ pub enum RemoteTask {
 
 /// Asks and prints. 0: fine; 1: bad news, or refused; 2: usage; 69: no agent answers.
 pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
+    answered(ask(task, config))
+}
+
+/// Waits for an answer, which is good news or not; the exit code for it (DECISIONS 11).
+pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(ask(task, config)),
+        Ok(runtime) => runtime.block_on(asking),
         Err(error) => {
             say(format_args!("evenkeel: cannot start the async runtime: {error}"));
             return ExitCode::FAILURE;
@@ -120,7 +127,8 @@ pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
         Err(error) => {
             say(format_args!("evenkeel: {error}"));
             match error {
-                ClientError::Address(_) => ExitCode::from(EXIT_USAGE),
+                ClientError::Address { .. } => ExitCode::from(EXIT_USAGE),
+                ClientError::Setup(_) => ExitCode::from(EXIT_CONFIG),
                 ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
                 ClientError::Refused(_) | ClientError::Busy(_) | ClientError::Unexpected { .. } => {
                     ExitCode::FAILURE
@@ -161,7 +169,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         RemoteTask::Redeploy { name, target } => {
             let reply: RedeployReply = target.client(config)?.post(&["redeploy", name]).await?;
             target.show(&reply, || match &reply {
-                RedeployReply::Redeploying { service } => format!("redeploying {service}\n"),
+                RedeployReply::Redeploying { service, kept } => views::redeploying(service, kept),
                 RedeployReply::Skipped { reason } => format!("nothing was started: {reason}\n"),
             });
             Ok(matches!(reply, RedeployReply::Redeploying { .. }))
@@ -209,12 +217,17 @@ impl Target {
     }
 
     fn show<T: Serialize>(&self, answer: &T, for_people: impl FnOnce() -> String) {
-        if self.json { print(&as_json(answer)) } else { print(&for_people()) }
+        show(self.json, answer, for_people);
     }
 
     fn show_line(&self, entry: &AuditEntry, terminal: Terminal) {
         self.show(entry, || views::entry(entry, terminal));
     }
+}
+
+/// Prints an answer for scripts or for people.
+pub(super) fn show<T: Serialize>(json: bool, answer: &T, for_people: impl FnOnce() -> String) {
+    if json { print(&as_json(answer)) } else { print(&for_people()) }
 }
 
 fn as_json<T: Serialize>(answer: &T) -> String {

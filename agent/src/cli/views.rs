@@ -1,8 +1,8 @@
 //! What the subcommands print for people.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, ServiceStatus, StatusReport, StatusValue, Waiting,
-    WhyReport,
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, ServiceStatus, StatusReport,
+    StatusValue, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -63,6 +63,12 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
     }
     for image in record.images.iter().flatten() {
         line("image", &format!("{} {}", image.image, image.digest));
+        if let Some(newer) = &image.newer {
+            line("newer tag", &format!("{newer}, instead of {}", image.image));
+        }
+    }
+    if record.way_back == Some(WayBackValue::AtRisk) {
+        line("way back", &way_back_in_words(record));
     }
     for container in record.containers.iter().flatten() {
         line("container", &format!("{}: {}", container.name, container.status));
@@ -102,11 +108,19 @@ pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> Str
     format!("{answer}\n\n{}", terminal.wrapped_table(&["GATE", "STATE", "WHY"], &rows))
 }
 
+/// That a redeployment was started, and what it leaves as it is.
+pub(super) fn redeploying(service: &str, kept: &[KeptImage]) -> String {
+    let line = |one: &KeptImage| format!("{} keeps what it runs ({}): {}\n", one.image, one.gate, one.why);
+    let kept: String = kept.iter().map(line).collect();
+    format!("redeploying {service}\n{kept}")
+}
+
 fn reason(gate: &Gate, now: Timestamp) -> String {
     let lifts = gate.lifts_at.filter(|_| gate.holds).map(|at| format!("; lifts {}", until(at, now)));
     let clear =
         gate.clear.as_ref().filter(|_| gate.holds).map(|how| format!("; to end it: {}", as_command(how)));
-    format!("{}{}{}", gate.why, lifts.unwrap_or_default(), clear.unwrap_or_default())
+    let by = blocked_by(gate.blocked_by.as_deref().filter(|_| gate.holds));
+    format!("{}{by}{}{}", gate.why, lifts.unwrap_or_default(), clear.unwrap_or_default())
 }
 
 /// A request of the API as the command that makes it.
@@ -160,15 +174,42 @@ fn remark(service: &ServiceStatus, now: Timestamp) -> String {
         (Some(text), ..) => text,
         (None, Some(digest), _) => format!("{digest} is blocked"),
         (None, None, Some(waiting)) => format!("an update waits: {}", waiting_in_words(waiting, now)),
-        (None, None, None) if !service.auto_update => "auto_update is off".to_owned(),
-        (None, None, None) => String::new(),
+        (None, None, None) if service.way_back == Some(WayBackValue::AtRisk) => {
+            format!("the way back is {}", way_back_in_words(service))
+        }
+        (None, None, None) => newer(service).unwrap_or_else(|| {
+            if service.auto_update { String::new() } else { "auto_update is off".to_owned() }
+        }),
     }
+}
+
+/// Why a rollback would fail now.
+fn way_back_in_words(service: &ServiceStatus) -> String {
+    let reason = service.way_back_reason.as_ref().map(|reason| format!(": {reason}"));
+    format!("at risk{}", reason.unwrap_or_default())
+}
+
+/// The newer tags that there are.
+fn newer(service: &ServiceStatus) -> Option<String> {
+    let tags: Vec<String> = service
+        .images
+        .iter()
+        .flatten()
+        .filter_map(|image| Some(format!("{} for {}", image.newer.as_ref()?, image.image)))
+        .collect();
+    (!tags.is_empty()).then(|| format!("newer tag {}", tags.join(", ")))
 }
 
 /// What an update waits for.
 fn waiting_in_words(waiting: &Waiting, now: Timestamp) -> String {
+    let by = blocked_by(waiting.blocked_by.as_deref());
     let lifts = waiting.lifts_at.map(|at| format!("; lifts {}", until(at, now))).unwrap_or_default();
-    format!("{}{lifts}; to pass it: {}", waiting.why, as_command(&waiting.clear))
+    format!("{}{by}{lifts}; to pass it: {}", waiting.why, as_command(&waiting.clear))
+}
+
+/// Which agent of the fleet is the reason.
+fn blocked_by(agent: Option<&str>) -> String {
+    agent.map(|agent| format!("; blocked by {agent}")).unwrap_or_default()
 }
 
 fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
@@ -199,16 +240,16 @@ fn word(status: StatusValue) -> String {
     text.as_str().unwrap_or("unknown").replace('_', " ")
 }
 
-fn ago(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", span(now.duration_since(at)))
 }
 
-fn until(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn until(at: Timestamp, now: Timestamp) -> String {
     if at <= now { "now".to_owned() } else { format!("in {}", span(at.duration_since(now))) }
 }
 
 /// A time in its two largest units.
-fn span(time: SignedDuration) -> String {
+pub(super) fn span(time: SignedDuration) -> String {
     let seconds = time.as_secs().max(0);
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -267,6 +308,8 @@ mod tests {
             why: "the next check is later".into(),
             lifts_at: Some(at(60)),
             clear: Some("POST /trigger/web".into()),
+            blocked_by: None,
+            output: None,
         };
         let report = WhyReport { service: "web".into(), answer: "up to date".into(), gates: vec![gate] };
         assert_eq!(
@@ -284,5 +327,63 @@ mod tests {
             entry(&said, Terminal::plain()),
             "2027-01-15 08:00:00  web            error            it failed (why)\n"
         );
+    }
+
+    fn record(more: &serde_json::Value) -> ServiceStatus {
+        let mut record = serde_json::json!({
+            "name": "web", "status": "ok", "auto_update": true, "auto_start": false, "auto_heal": false,
+            "deploying": false, "degraded": false, "exhausted": false, "restart_failures": 0, "updates_total": 0,
+            "rollbacks_total": 0, "restarts_total": 0, "failures_total": 0, "has_stats": false, "cpu_percent": 0.0,
+            "memory_percent": 0.0, "memory_usage_mb": 0.0, "memory_limit_mb": 0.0, "check_status": "idle",
+            "images": [{ "image": "web:1", "digest": "sha256:aa", "short": "sha256:aa" }],
+        });
+        for (key, value) in more.as_object().unwrap() {
+            record[key] = value.clone();
+        }
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn an_update_that_waits_says_what_for_until_when_and_how_to_pass_it() {
+        let waiting = serde_json::json!({ "waiting": {
+            "image": "web:1", "digest": "sha256:bb", "gate": "min_age", "why": "it is 1 h old, of 3 h",
+            "lifts_at": at(7200), "clear": "POST /trigger/web",
+        }});
+        let record = record(&waiting);
+        let words = "it is 1 h old, of 3 h; lifts in 2h00m; to pass it: evenkeel trigger web";
+        assert_eq!(remark(&record, at(0)), format!("an update waits: {words}"));
+        let shown = service(&record, Terminal::plain(), at(0));
+        assert!(shown.contains(&format!("  waiting     web:1 sha256:bb: {words}\n")), "{shown}");
+        // Without a time of its own it lifts when someone acts.
+        let mut record = record;
+        let waiting = record.waiting.as_mut().unwrap();
+        (waiting.lifts_at, waiting.clear) = (None, "POST /approve/web".to_owned());
+        assert!(!remark(&record, at(0)).contains("lifts"));
+        assert!(remark(&record, at(0)).ends_with("to pass it: evenkeel approve web"));
+        // What the fleet holds says which machine is the reason.
+        let waiting = record.waiting.as_mut().unwrap();
+        (waiting.blocked_by, waiting.clear) =
+            (Some("box-2".to_owned()), "unblock it at the warden".to_owned());
+        let words = "it is 1 h old, of 3 h; blocked by box-2; to pass it: unblock it at the warden";
+        assert_eq!(remark(&record, at(0)), format!("an update waits: {words}"));
+        assert!(service(&record, Terminal::plain(), at(0)).contains(words));
+        // What needs someone goes first.
+        record.errored = Some("the registry is away".to_owned());
+        assert_eq!(remark(&record, at(0)), "the registry is away");
+    }
+
+    #[test]
+    fn a_newer_tag_and_a_way_back_at_risk_are_told() {
+        let newer = serde_json::json!({
+            "images": [{ "image": "web:1.27", "digest": "sha256:aa", "short": "sha256:aa", "newer": "1.28" }],
+        });
+        assert_eq!(remark(&record(&newer), at(0)), "newer tag 1.28 for web:1.27");
+        let shown = service(&record(&newer), Terminal::plain(), at(0));
+        assert!(shown.contains("  newer tag   1.28, instead of web:1.27\n"), "{shown}");
+        let risk = serde_json::json!({ "way_back": "at_risk", "way_back_reason": "the image is gone" });
+        assert_eq!(remark(&record(&risk), at(0)), "the way back is at risk: the image is gone");
+        let shown = service(&record(&risk), Terminal::plain(), at(0));
+        assert!(shown.contains("  way back    at risk: the image is gone\n"), "{shown}");
+        assert_eq!(remark(&record(&serde_json::json!({ "way_back": "ok" })), at(0)), "");
     }
 }

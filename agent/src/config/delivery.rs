@@ -2,6 +2,7 @@
 //! warning: the services are looked after all the same (DECISIONS 2).
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use evenkeel_common::config::expand::{Env, expand, names};
 use evenkeel_common::config::{Findings, KeyPath, did_you_mean, quote};
@@ -76,28 +77,40 @@ pub(super) fn notifications(
 /// `push`: on when there is a warden; then it needs a token, for an empty one never authorises anyone.
 pub(super) fn push(file: PushFile, env: Env<'_>, findings: &mut Findings) -> Option<PushConfig> {
     let at = KeyPath::of("push");
-    let wanted = !file.warden_url.is_empty();
-    let mut config = PushConfig {
-        warden_url: file.warden_url.trim_end_matches('/').to_owned(),
-        token: Secret::default(),
-        machine_id: file.machine_id,
-    };
-    if wanted {
-        if !web_url(&file.warden_url).is_some_and(|url| {
-            url.query().is_none()
-                && url.fragment().is_none()
-                && url.username().is_empty()
-                && url.password().is_none()
-        }) {
-            findings.fault(&at.key("warden_url"), "is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query");
+    let (place, mut warden_urls) = (at.key("warden_url"), Vec::<String>::new());
+    for (n, text) in file.warden_url.into_iter().flatten().enumerate().filter(|(_, text)| !text.is_empty()) {
+        let url = text.trim_end_matches('/').to_owned();
+        let place = if n == 0 { place.clone() } else { place.index(n) };
+        if !is_base_url(&text) {
+            findings.fault(&place, "is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query");
         }
-        config.token = expanded(&file.token, &at.key("token"), env, findings);
-        if config.token.is_empty() {
+        if warden_urls.contains(&url) {
+            findings.warn(&place, "stands there more than once");
+        } else {
+            warden_urls.push(url);
+        }
+    }
+    let wanted = !warden_urls.is_empty();
+    let mut token = Secret::default();
+    if wanted {
+        token = expanded(&file.token, &at.key("token"), env, findings);
+        if token.is_empty() {
             findings
                 .fault(&at.key("token"), "is empty; allowed: the token that the warden knows this agent by");
         }
     }
+    let patience = Duration::from_secs(file.patience);
+    let config = PushConfig { warden_urls, token, machine_id: file.machine_id, ring: file.ring, patience };
     unless_broken(config, &at, "the push is off", findings).filter(|_| wanted)
+}
+
+fn is_base_url(text: &str) -> bool {
+    web_url(text).is_some_and(|url| {
+        url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none()
+    })
 }
 
 fn discord(file: DiscordFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> DiscordConfig {
@@ -288,7 +301,7 @@ mod tests {
         assert_eq!(hook.body.as_deref(), Some("{{ .Service }} $HOOK"));
         let push = config.push.unwrap();
         assert_eq!(
-            (push.warden_url.as_str(), push.token.expose(), push.machine_id.as_str()),
+            (push.warden_urls[0].as_str(), push.token.expose(), push.machine_id.as_str()),
             ("https://warden.example/base", "secret-token", "m1")
         );
     }

@@ -237,15 +237,35 @@ pub(super) struct WebhookFile {
 }
 
 /// `push`
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct PushFile {
-    /// Base URL of the warden; empty disables the push.
-    pub(super) warden_url: String,
+    /// Base URL of the warden, or a list of which the first that answers is used; empty disables the push.
+    #[schemars(schema_with = "one_or_many")]
+    pub(super) warden_url: Items<String>,
     /// The token that the warden knows this agent by, not empty where there is a warden; `$NAME` and `${NAME}` are taken from the environment.
     pub(super) token: Secret,
     /// Name of this machine in the warden's dashboard.
     pub(super) machine_id: String,
+    /// Which ring of the fleet this machine is in: a new image goes to ring 0 first, and to the others when the warden
+    /// lets them.
+    #[schemars(range(min = 0, max = 9))]
+    pub(super) ring: u8,
+    /// Seconds that a machine in ring 1 to 9 waits with an update while no warden answers.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub(super) patience: u64,
+}
+
+impl Default for PushFile {
+    fn default() -> Self {
+        Self {
+            warden_url: Vec::new(),
+            token: Secret::default(),
+            machine_id: String::new(),
+            ring: 0,
+            patience: 86_400,
+        }
+    }
 }
 
 /// One of `services`
@@ -273,6 +293,10 @@ pub(super) struct ServiceFile {
     pub(super) compose_project: String,
     /// Container that the service consists of where there is no compose project.
     pub(super) container_name: String,
+    /// Service of a swarm, as `docker service ls` names it, in place of `compose_files`, `compose_project` and
+    /// `container_name`; with exactly one of `images`. The engine must be a manager. `auto_start`, `auto_heal` and
+    /// `compose_watch` have no meaning there: the swarm does that itself.
+    pub(super) swarm_service: String,
     /// Absolute path of a file with variables for compose. They go into compose's environment, never into the
     /// agent's.
     pub(super) env_file: String,
@@ -314,7 +338,7 @@ pub(super) struct ServiceFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct UpdateFile {
-    /// Seconds that must have passed since this agent first saw the image in its registry; 0 for none.
+    /// Seconds that must have passed since this agent, or its fleet, first saw the image in its registry; 0 for none.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) min_age: u64,
     /// When updates may begin: one range or several, for example "Mon-Fri 02:00-05:00" or "22:00-04:00" (every day).
@@ -332,7 +356,7 @@ pub(super) struct UpdateFile {
     pub(super) signed_by: Option<Items<String>>,
     /// Newer tags to look for: a range of versions ("~1.27") or a pattern ("1.27.*-alpine").
     pub(super) tags: String,
-    /// The variable in `env_file` that a newer tag is written into.
+    /// The variable in `env_file` that is the tag in the compose files. A newer tag is written there and deployed.
     pub(super) tag_variable: String,
 }
 
@@ -345,6 +369,7 @@ impl Default for ServiceFile {
             compose_files: Vec::new(),
             compose_project: String::new(),
             container_name: String::new(),
+            swarm_service: String::new(),
             env_file: String::new(),
             auto_update: false,
             auto_start: false,

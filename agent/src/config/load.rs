@@ -117,7 +117,7 @@ mod tests {
             ("/monitor", "stats_interval"),
             ("/docker_health", "check_interval timeout"),
             ("/notifications", "discord smtp webhooks"),
-            ("/push", "warden_url token machine_id"),
+            ("/push", "warden_url token machine_id ring patience"),
         ] {
             let part = pointer.replace('/', "/properties/") + "/properties";
             let mut expected: Vec<_> = keys.split(' ').collect();
@@ -126,13 +126,13 @@ mod tests {
             assert_eq!(found, expected, "{pointer}");
         }
         let service = &schema["properties"]["services"]["items"]["properties"];
-        for key in "name images silent compose_files compose_project container_name env_file auto_update auto_start \
+        for key in "name images silent compose_files compose_project container_name swarm_service env_file auto_update auto_start \
                     auto_heal compose_watch cpu_threshold memory_threshold health_grace heal_cooldown heal_max_restarts keep_images update"
             .split_whitespace()
         {
             assert!(service[key].is_object(), "{key}");
         }
-        assert_eq!(service.as_object().unwrap().len(), 18);
+        assert_eq!(service.as_object().unwrap().len(), 19);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
                 "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
                 "a: x: is not a known key and is ignored; allowed: auto_heal, auto_start, auto_update, compose_files, \
                  compose_project, compose_watch, container_name, cpu_threshold, env_file, heal_cooldown, \
-                 heal_max_restarts, health_grace, images, keep_images, memory_threshold, name, silent, update",
+                 heal_max_restarts, health_grace, images, keep_images, memory_threshold, name, silent, swarm_service, update",
                 "servics: is not a known key and is ignored; did you mean \"services\"?",
             ]
         );

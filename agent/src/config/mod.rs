@@ -11,8 +11,8 @@
 //! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub struct Config {
     /// Where entries are pushed to; `None` disables it.
     pub push: Option<PushConfig>,
     /// Services that passed their rules, in the file's order.
-    pub services: Vec<ServiceConfig>,
+    pub services: Vec<Arc<ServiceConfig>>,
     /// Why `services` as a whole can't be used. At a start the program goes on without any; a reload is refused.
     pub unusable_services: Option<String>,
     /// Variables of the environment that the file names with `$`: what they hold is secret.
@@ -210,12 +210,16 @@ pub struct WebhookConfig {
 /// `push.*`, complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushConfig {
-    /// Base URL of the warden, http or https, without trailing slash.
-    pub warden_url: String,
+    /// Base URLs of the wardens, http or https, without trailing slash; at least one. The first that answers is used.
+    pub warden_urls: Vec<String>,
     /// Bearer token, expanded, never empty.
     pub token: Secret,
     /// Name of this machine in the warden's dashboard; may be empty.
     pub machine_id: String,
+    /// Ring of the fleet, 0 to 9.
+    pub ring: u8,
+    /// How long a machine in ring 1 to 9 waits with an update while no warden answers.
+    pub patience: Duration,
 }
 
 /// One service that passed its rules.
@@ -235,6 +239,8 @@ pub struct ServiceConfig {
     pub compose_project: Option<String>,
     /// Container to match where there is no project.
     pub container_name: Option<String>,
+    /// Service of a swarm, in place of a compose project.
+    pub swarm_service: Option<String>,
     /// Variables for compose.
     pub env_file: Option<PathBuf>,
     /// Poll and deploy.
@@ -285,13 +291,55 @@ impl ServiceConfig {
     pub fn project(&self) -> Option<Project> {
         let name = self.compose_project.clone()?;
         let files = self.compose_files.clone();
-        (!files.is_empty()).then(|| Project { name, files, env_file: self.env_file.clone() })
+        (!files.is_empty()).then(|| Project {
+            name,
+            files,
+            env_file: self.env_file.clone(),
+            set: BTreeMap::new(),
+        })
+    }
+
+    /// Where newer tags are written; `None` where they are only told.
+    pub fn tag_variable(&self) -> Option<TagVariable<'_>> {
+        let update = self.update.as_deref().filter(|_| self.auto_update && self.swarm_service.is_none())?;
+        let (name, pattern) = (update.tag_variable.as_deref()?, update.tags.as_ref()?);
+        Some(TagVariable { name, file: self.env_file.as_deref()?, pattern })
+    }
+
+    /// The images whose tag the variable is: those that are configured with the same tag as the first one that has a
+    /// version.
+    pub fn images_of_variable(&self) -> impl Iterator<Item = &ConfiguredImage> {
+        let has_version = |tag: &String| self.tag_variable().is_some_and(|v| v.pattern.can_compare(tag));
+        let tags = self.images.iter().filter_map(|image| image.moving_tag());
+        let tag = tags.into_iter().find(|tag| has_version(tag));
+        self.images.iter().filter(move |image| tag.is_some() && image.moving_tag() == tag)
+    }
+
+    /// Whether the variable is the tag of this image.
+    pub fn is_of_variable(&self, configured: &str) -> bool {
+        self.images_of_variable().any(|image| image.configured == configured)
+    }
+
+    /// Whether there is something that new images can be deployed to.
+    pub fn can_deploy(&self) -> bool {
+        self.swarm_service.is_some() || self.project().is_some()
     }
 
     /// Whether poll cycles check anything of it: its images, its compose files, or whether it runs.
     pub fn is_polled(&self) -> bool {
         (self.auto_update || self.auto_start || self.compose_watch) && !self.silent
     }
+}
+
+/// `tag_variable`: the variable of `env_file` that stands for a tag in the compose files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagVariable<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The file that sets it.
+    pub file: &'a Path,
+    /// Which tags it may get.
+    pub pattern: &'a TagPattern,
 }
 
 /// An image reference as its user wrote it, and what it means.
@@ -301,6 +349,13 @@ pub struct ConfiguredImage {
     pub configured: String,
     /// Normal form.
     pub reference: Reference,
+}
+
+impl ConfiguredImage {
+    /// Its tag, unless it is pinned to a digest.
+    fn moving_tag(&self) -> Option<&String> {
+        self.reference.tag.as_ref().filter(|_| !self.reference.is_pinned())
+    }
 }
 
 /// What the tests of the rules have in common.

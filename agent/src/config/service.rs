@@ -21,7 +21,7 @@ pub(super) fn services(
     files: Items<ServiceFile>,
     registry_host: &str,
     findings: &mut Findings,
-) -> Vec<ServiceConfig> {
+) -> Vec<Arc<ServiceConfig>> {
     let mut names = HashMap::new();
     let mut passed = Vec::new();
     for (n, file) in files.into_iter().enumerate() {
@@ -31,7 +31,7 @@ pub(super) fn services(
         // Rule 7: silent skips all these rules. The name is not among them: it stands in paths and labels.
         if !file.silent {
             check_images(&file, registry_host, &at, findings);
-            for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6] {
+            for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6, swarm_rule] {
                 rule(&file, &at, findings);
             }
         }
@@ -42,7 +42,7 @@ pub(super) fn services(
             if !file.silent {
                 warn(&file, &at, findings);
             }
-            passed.push(checked(file, gates, registry_host, &at, findings));
+            passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
         }
         for fault in faults {
             findings.warn(&fault.at, format!("{} (service skipped)", fault.what));
@@ -96,6 +96,9 @@ fn rule_1(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if file.images.is_empty() {
         findings.fault(&at.key("images"), "auto_update needs at least one image");
     }
+    if !file.swarm_service.is_empty() {
+        return;
+    }
     if file.compose_files.is_empty() {
         findings.fault(&at.key("compose_files"), "auto_update needs at least one compose file");
     }
@@ -109,7 +112,7 @@ fn rule_2(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let named = !file.compose_project.is_empty() || !file.container_name.is_empty();
     let faulty =
         findings.is_faulty(&at.key("compose_project")) || findings.is_faulty(&at.key("container_name"));
-    if file.auto_heal && !named && !faulty {
+    if file.auto_heal && !named && !faulty && file.swarm_service.is_empty() {
         findings.fault(&at.key("auto_heal"), "needs compose_project or container_name");
     }
 }
@@ -164,6 +167,30 @@ fn rule_6(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
+/// A swarm service stands in place of a compose project, has one image, and a name that the managers know (DECISIONS 10).
+fn swarm_rule(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+    let name = &file.swarm_service;
+    if name.is_empty() {
+        return;
+    }
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    if name.len() > 255 || !name.bytes().all(legal) {
+        let what = format!("{}; allowed: letters, digits, \"_\", \".\" and \"-\"", quote(name));
+        findings.fault(&at.key("swarm_service"), what);
+    }
+    let compose = [
+        ("compose_files", !file.compose_files.is_empty()),
+        ("compose_project", !file.compose_project.is_empty()),
+        ("container_name", !file.container_name.is_empty()),
+    ];
+    for (key, _) in compose.into_iter().filter(|(_, given)| *given) {
+        findings.fault(&at.key(key), "can't stand beside swarm_service; allowed: one of the two");
+    }
+    if file.images.len() > 1 {
+        findings.fault(&at.key("images"), "a swarm service runs one image; allowed: one");
+    }
+}
+
 /// What is allowed and yet will not work, or is not safe.
 fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let project = &file.compose_project;
@@ -173,11 +200,20 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
         findings.warn(&at.key("compose_project"), format!("{} will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first", quote(project)));
     }
     if let Some(gates) = &file.update {
-        update::warn(gates, file.auto_update, &at.key("update"), findings);
+        update::warn(gates, file.auto_update, &file.env_file, &at.key("update"), findings);
+    }
+    let in_swarm = !file.swarm_service.is_empty();
+    let by_swarm = [
+        ("auto_start", file.auto_start),
+        ("auto_heal", file.auto_heal),
+        ("compose_watch", file.compose_watch),
+    ];
+    for (key, _) in by_swarm.into_iter().filter(|(_, on)| *on && in_swarm) {
+        findings.warn(&at.key(key), "has no meaning for a swarm service: the swarm does that itself");
     }
     let can_deploy = !project.is_empty() && !file.compose_files.is_empty();
     for (key, on) in [("auto_start", file.auto_start), ("compose_watch", file.compose_watch)] {
-        if on && !can_deploy {
+        if on && !can_deploy && !in_swarm {
             findings.warn(&at.key(key), "has no effect without compose_project and compose_files");
         }
     }
@@ -210,6 +246,7 @@ fn checked(
     }
     // It lives as long as the program, and most have one.
     images.shrink_to_fit();
+    let in_swarm = !file.swarm_service.is_empty();
     let some = |text: String| (!text.is_empty()).then_some(text);
     ServiceConfig {
         name: file.name,
@@ -218,11 +255,12 @@ fn checked(
         compose_files: file.compose_files.into_iter().flatten().map(PathBuf::from).collect(),
         compose_project: some(file.compose_project),
         container_name: some(file.container_name),
+        swarm_service: some(file.swarm_service),
         env_file: some(file.env_file).map(PathBuf::from),
         auto_update: file.auto_update,
-        auto_start: file.auto_start,
-        auto_heal: file.auto_heal,
-        compose_watch: file.compose_watch,
+        auto_start: file.auto_start && !in_swarm,
+        auto_heal: file.auto_heal && !in_swarm,
+        compose_watch: file.compose_watch && !in_swarm,
         cpu_threshold: file.cpu_threshold,
         memory_threshold: file.memory_threshold,
         health_grace: Duration::from_secs(file.health_grace),

@@ -239,3 +239,32 @@ fn a_link_above_the_compose_file_is_legal() {
     symlink(folder.path(), &link).unwrap();
     assert_eq!(with(folder.path(), "compose_files", json!([link.join("compose.yml")])), (vec![], true));
 }
+
+#[test]
+fn a_swarm_service_stands_in_place_of_a_compose_project() {
+    let of = |more: Value| {
+        let mut service =
+            json!({"name": "web", "swarm_service": "shop_web", "images": ["web"], "auto_update": true});
+        service.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let config = good(&json!({"services": [service]}));
+        (config.services, config.warnings)
+    };
+    let (services, warnings) = of(json!({}));
+    assert_eq!((services[0].swarm_service.as_deref(), services[0].can_deploy()), (Some("shop_web"), true));
+    assert_eq!(warnings, Vec::<String>::new());
+
+    let (services, warnings) = of(json!({"auto_heal": true, "auto_start": true, "compose_watch": true}));
+    assert!(!services[0].auto_heal && !services[0].auto_start && !services[0].compose_watch);
+    let by_swarm =
+        |key| format!("web: {key}: has no meaning for a swarm service: the swarm does that itself");
+    assert_eq!(warnings, ["auto_heal", "auto_start", "compose_watch"].map(by_swarm));
+
+    for (more, what) in [
+        (json!({"compose_project": "web"}), "web: compose_project: can't stand beside swarm_service"),
+        (json!({"images": ["web", "api"]}), "web: images: a swarm service runs one image"),
+        (json!({"swarm_service": "a b"}), "web: swarm_service: \"a b\"; allowed: letters"),
+    ] {
+        let (services, warnings) = of(more);
+        assert!(services.is_empty() && warnings[0].starts_with(what), "{warnings:?}");
+    }
+}

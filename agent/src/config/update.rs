@@ -22,17 +22,31 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
         gate: command(file.gate.as_ref(), &at.key("gate"), findings),
         signed_by: keys(file.signed_by.as_ref(), &at.key("signed_by"), findings),
         tags: tags(&file.tags, &at.key("tags"), findings),
-        tag_variable: some(&file.tag_variable),
+        tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
     }
 }
 
 /// What is allowed and yet has no effect, or is not safe.
-pub(super) fn warn(file: &UpdateFile, auto_update: bool, at: &KeyPath, findings: &mut Findings) {
+pub(super) fn warn(
+    file: &UpdateFile,
+    auto_update: bool,
+    env_file: &str,
+    at: &KeyPath,
+    findings: &mut Findings,
+) {
     if !auto_update {
         findings.warn(at, "has no effect without auto_update");
     }
     if !file.tag_variable.is_empty() {
-        findings.warn(&at.key("tag_variable"), "has no effect yet: newer tags are told, and not deployed");
+        let place = at.key("tag_variable");
+        match (file.tags.is_empty(), env_file.is_empty()) {
+            (true, _) => findings.warn(&place, "has no effect without tags"),
+            (false, true) => {
+                findings
+                    .warn(&place, "has no effect without env_file: newer tags are told, and not deployed");
+            }
+            (false, false) => {}
+        }
     }
     if !file.timezone.is_empty() && file.window.is_none() {
         findings.warn(&at.key("timezone"), "has no effect without window");
@@ -125,8 +139,15 @@ fn command(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) 
     argv
 }
 
-fn some(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
+/// `tag_variable`: the name of a variable.
+fn variable(name: &str, at: &KeyPath, findings: &mut Findings) -> Option<String> {
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !name.starts_with(|c: char| c.is_ascii_digit());
+    if !is_name {
+        let what = format!("{}; allowed: the name of a variable: letters, digits and \"_\"", quote(name));
+        findings.fault(at, what);
+    }
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -151,7 +172,7 @@ mod tests {
             "name": "web", "images": ["web"], "compose_files": [compose], "compose_project": "web",
             "auto_update": true, "update": update,
         }]}));
-        (config.warnings, config.services.into_iter().next())
+        (config.warnings, config.services.first().map(|service| (**service).clone()))
     }
 
     #[test]
@@ -219,6 +240,10 @@ mod tests {
                  of versions such as ~1.27, or a pattern such as 1.27.*-alpine"
                     .into(),
             ),
+            (
+                json!({"tags": "^1", "tag_variable": "WEB-TAG"}),
+                "update.tag_variable: \"WEB-TAG\"; allowed: the name of a variable: letters, digits and \"_\"".into(),
+            ),
             (json!({"approve": "yes"}), "update.approve: \"yes\"; allowed: true or false".into()),
             (json!({"gate": "/bin/true"}), "update.gate: \"/bin/true\"; allowed: an array of strings".into()),
             (json!({"gate": []}), "update.gate: is an empty array; allowed: an array of strings".into()),
@@ -247,6 +272,15 @@ mod tests {
             ]
         );
         assert!(service.is_some());
+        for (update, why) in [
+            (json!({"tag_variable": "WEB_TAG"}), "has no effect without tags"),
+            (
+                json!({"tags": "^1", "tag_variable": "WEB_TAG"}),
+                "has no effect without env_file: newer tags are told, and not deployed",
+            ),
+        ] {
+            assert_eq!(with(&update).0, [format!("web: update.tag_variable: {why}")]);
+        }
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("may-update");
         fs::write(&program, "").unwrap();

@@ -32,7 +32,10 @@ pub(super) async fn redeploy(api: Api, request: Request) -> Response {
         Ok(ServiceReply::Skipped(reason)) => {
             json(StatusCode::OK, &RedeployReply::Skipped { reason: reason.to_owned() })
         }
-        Ok(_) => json(StatusCode::OK, &RedeployReply::Redeploying { service: name.to_owned() }),
+        Ok(answer) => {
+            let kept = if let ServiceReply::Redeploying(kept) = answer { kept } else { Vec::new() };
+            json(StatusCode::OK, &RedeployReply::Redeploying { service: name.to_owned(), kept })
+        }
         Err(fault) => refused(&fault),
     }
 }

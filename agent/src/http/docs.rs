@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_common::http::openapi::{About, Doc};
 use evenkeel_common::wire::{
     ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus,
     StatusReport, TriggerReply, UnblockReply, WhyReport,
 };
 use serde_json::json;
-
-use super::openapi::Doc;
 
 const EVENT_STREAM: &str = "text/event-stream";
 /// What a registry's envelope may be sent as.
@@ -17,6 +16,19 @@ const ENVELOPES: &[&str] = &[
     "application/vnd.docker.distribution.events.v2+json",
     "application/json",
 ];
+
+/// What holds for all endpoints.
+pub(super) const ABOUT: About = About {
+    title: "Evenkeel agent",
+    version: env!("CARGO_PKG_VERSION"),
+    summary: "Keeps container services up to date.",
+    description: "There is no login. Requests whose Host is no IP address, localhost, the machine's name \
+        or in api.allowed_hosts are refused with 403, and so are those from pages of other sites, except that a \
+        link may lead to the page and anybody may ask for /health. What GET serves, HEAD serves too. A body is \
+        read only where one is described. While the agent starts, what needs its services is answered with 503 \
+        and Retry-After until they are loaded. Where too much is under way at once the answer is 429 or 503 with \
+        Retry-After.",
+};
 
 type Names = BTreeMap<String, String>;
 
@@ -85,7 +97,9 @@ pub(super) fn metrics() -> Doc {
 }
 
 pub(super) fn redeploy() -> Doc {
-    Doc::of("Pulls and recreates a service.").json::<RedeployReply>(200, "Started, or why not.").named()
+    Doc::of("Pulls and recreates a service.")
+        .json::<RedeployReply>(200, "Started, with the images that keep what they run; or why not.")
+        .named()
 }
 
 pub(super) fn ui_events() -> Doc {

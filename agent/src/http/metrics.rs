@@ -18,6 +18,7 @@ use crate::audit::DeliveryStats;
 use crate::ports::meter::RequestOutcome;
 use crate::project::services::EngineHealth;
 use crate::project::services::PollState;
+use crate::service::fleet::{FleetView, Link};
 use crate::service::outcome::DeployOutcome;
 
 /// From a pull that finds everything here to a large image and a long probation.
@@ -63,6 +64,8 @@ pub struct View<'a> {
     pub engine: &'a EngineHealth,
     /// Clients of the event streams.
     pub stream_clients: usize,
+    /// What is known of the fleet.
+    pub fleet: &'a FleetView,
     /// Waiting entries by destination.
     pub queues: &'a [(String, Depth)],
     /// What became of entries that leave this machine.
@@ -243,6 +246,21 @@ impl View<'_> {
                 delivered,
             ),
             single(
+                "evenkeel_fleet_reachable",
+                "1 while a warden that decides for a fleet answers.",
+                flag(self.fleet.link == Link::Present),
+            ),
+            single(
+                "evenkeel_fleet_revision",
+                "Revision of the fleet's decisions that are in force here.",
+                self.fleet.revision as f64,
+            ),
+            single(
+                "evenkeel_fleet_held",
+                "Services whose update the fleet holds back.",
+                self.held_by_fleet() as f64,
+            ),
+            single(
                 "docker_daemon_healthy",
                 "Whether the container engine answers.",
                 flag(self.engine.error.is_none()),
@@ -258,6 +276,12 @@ impl View<'_> {
                 self.engine.checks as f64,
             ),
         ]
+    }
+
+    fn held_by_fleet(&self) -> usize {
+        let is_fleets = |gate: &str| matches!(gate, "freeze" | "immunity" | "ring");
+        let waiting = self.report.services.iter().filter_map(|service| service.waiting.as_ref());
+        waiting.filter(|waiting| is_fleets(&waiting.gate)).count()
     }
 
     fn of_the_services(&self) -> Vec<MetricFamily> {

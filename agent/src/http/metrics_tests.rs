@@ -18,6 +18,7 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
         },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
+        fleet: &FleetView::default(),
         stream_clients: 2,
         queues: &queues,
         deliveries: &[crate::audit::DeliveryStats {

@@ -5,7 +5,6 @@ mod audit_answers;
 mod control;
 mod docs;
 pub mod metrics;
-mod openapi;
 mod page;
 mod push;
 mod read;
@@ -16,14 +15,16 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use evenkeel_common::clock::Clock;
-use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response, StatusCode, error};
+use evenkeel_common::http::openapi::Endpoints;
+use evenkeel_common::http::{
+    Admitted, Arrival, Bodies, Guard, HeaderMap, Limiter, Limits, Method, Response, StatusCode, error,
+};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
 pub use audit_answers::AuditAnswers;
-use openapi::Endpoints;
 pub use push::published;
 
 use crate::audit::{Audit, Deliveries};
@@ -31,6 +32,7 @@ use crate::config::active;
 use crate::http::metrics::{Depth, Metrics};
 use crate::project::services::EngineHealth;
 use crate::project::services::{ServiceError, Services};
+use crate::service::fleet::FleetView;
 use crate::tasks::registry_events::RegistryEventSender;
 use crate::tasks::status_publisher::StatusFrames;
 
@@ -43,6 +45,8 @@ pub struct Api {
     pub engine: watch::Receiver<EngineHealth>,
     /// The configuration in force.
     pub active: active::Watch,
+    /// What is known of the fleet.
+    pub fleet: watch::Receiver<Arc<FleetView>>,
     /// Audit file; `None` when it is off.
     pub audit_path: Option<PathBuf>,
     /// Entries on their way; empty until the program has loaded them.
@@ -75,13 +79,20 @@ pub struct Recording {
 
 /// All endpoints as one filter.
 pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter<(Response,)> {
-    Endpoints::new(api)
+    Endpoints::new(docs::ABOUT, api)
         .route(Method::POST, "/trigger", control::trigger_all, docs::trigger_all())
         .route(Method::POST, "/trigger/{name}", control::trigger, docs::trigger())
         .route(Method::GET, "/blocked", read::blocked, docs::blocked())
         .route(Method::DELETE, "/blocked/{name}", control::unblock, docs::unblock())
         .route(Method::POST, "/unblock/{name}", control::unblock, docs::unblock())
-        .route_with_body(Method::POST, "/approve/{name}", &small_bodies(), control::approve, docs::approve())
+        .route_with_body(
+            Method::POST,
+            "/approve/{name}",
+            &small_bodies(),
+            anyone,
+            control::approve,
+            docs::approve(),
+        )
         .route(Method::GET, "/not-found", read::not_found, docs::not_found())
         .route(Method::GET, "/errored", read::errored, docs::errored())
         .route(Method::GET, "/status", read::status, docs::status())
@@ -98,11 +109,19 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
             Method::POST,
             "/registry/events",
             &event_bodies(limits),
+            anyone,
             push::events,
             docs::registry_events(),
         )
         .route(Method::GET, "/", page::root, docs::root())
         .into_filter(Guard::new(allowed_hosts).open(&["/registry/events"]).pages(&["/", "/ui"]), limits)
+}
+
+/// Everybody may send a body.
+// The answer is of one that is refused; here nobody is.
+#[allow(clippy::result_large_err, clippy::unnecessary_wraps)]
+fn anyone(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+    Ok(Admitted::as_peer(arrival))
 }
 
 /// What the bodies of registries' events may hold: eight of the largest, and half of that for one address.

@@ -17,7 +17,7 @@ const MANIFESTS: [&str; 4] = [
 /// Always 202: a registry repeats what is refused for ever, and holds back all that follows.
 pub(super) async fn events(api: Api, request: Request) -> Response {
     for image in published(&request.body) {
-        api.pushes.tell(image);
+        api.pushes.tell(&image);
     }
     json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
 }

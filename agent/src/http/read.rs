@@ -84,6 +84,7 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     };
     let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
     config_warnings.extend(api.services.warnings());
+    config_warnings.extend(api.fleet.borrow().warning());
     let state = api.services.state_error();
     let answer =
         json(code, &Health { status: status.to_owned(), error, state, store: None, config_warnings });
@@ -96,6 +97,7 @@ pub(super) async fn metrics(api: Api, _: Request) -> Response {
         report: &api.services.report(api.clock.now()),
         polls: &api.services.poll_state(),
         engine: &api.engine.borrow().clone(),
+        fleet: &api.fleet.borrow().clone(),
         stream_clients: api.stream_limiter.taken(),
         queues: recording.map_or(&[], |recording| &recording.queues),
         deliveries: &recording.map(|recording| recording.deliveries.stats()).unwrap_or_default(),

@@ -35,3 +35,33 @@ pub struct ComposeError {
     /// What compose printed (the last 8 KiB).
     pub output: String,
 }
+
+/// Why the swarm did not do it. Texts are stable: the same fault gives the same text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SwarmError {
+    /// The engine gave no answer at all.
+    #[error("container engine unavailable: {0}")]
+    Away(String),
+    /// The engine answers, but the managers can't: no leader, no quorum.
+    #[error("the managers of the swarm do not answer: {0}")]
+    NoLeader(String),
+    /// This engine is a worker, or in no swarm: only a manager can read and update services.
+    #[error("this engine is no manager of a swarm, so that it can neither read nor update services: {0}")]
+    NotManager(String),
+    /// No service has this name.
+    #[error("the swarm has no service \"{0}\"")]
+    NoService(String),
+    /// Somebody changed the service since it was read.
+    #[error("the service was changed by somebody else meanwhile")]
+    Conflict,
+    /// The swarm, or the registry that it asked, refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl SwarmError {
+    /// Whether it may be over in a moment, so that the same can be tried again.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Away(_) | Self::NoLeader(_) | Self::NotManager(_))
+    }
+}

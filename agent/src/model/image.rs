@@ -159,6 +159,12 @@ pub enum ReferenceError {
 }
 
 impl Reference {
+    /// The same with another tag.
+    #[must_use]
+    pub fn with_tag(&self, tag: &str) -> Self {
+        Self { tag: Some(tag.to_owned()), ..self.clone() }
+    }
+
     /// Parses a reference as the engine does: without a host it belongs to Docker Hub.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         Self::parse_in(text, HUB)
@@ -305,7 +311,8 @@ fn component_is_valid(text: &str) -> bool {
         .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
 }
 
-fn tag_is_valid(tag: &str) -> bool {
+/// Whether the engine takes it for a tag.
+pub fn tag_is_valid(tag: &str) -> bool {
     tag.len() <= 128
         && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
         && tag.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')

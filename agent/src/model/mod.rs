@@ -7,18 +7,22 @@
 //! | `project.rs` | compose projects and the ways to bring them up |
 //! | `compose.rs` | what compose files come to (`compose config`) |
 //! | `signature.rs` | what the signatures of an image come to |
-//! | `errors.rs` | what engine, registry and compose could not do |
+//! | `swarm.rs` | a service of a swarm, its tasks and its update
+//! | `errors.rs` | what engine, swarm, registry and compose could not do |
 //! | `window.rs` | weekly hours in a time zone |
+//! | `env_file.rs` | where an env file sets a variable, and how one value is replaced |
 //! | `tags.rs` | which tags are newer than the one in use |
 //! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
 
 pub mod compose;
 pub mod container;
+pub mod env_file;
 pub mod errors;
 pub mod image;
 pub mod output;
 pub mod project;
 pub mod signature;
+pub mod swarm;
 pub mod tags;
 pub mod text;
 pub mod window;
@@ -28,7 +32,7 @@ pub use container::{
     Container, ContainerEvent, CurrentOwner, EventKind, HealthState, HealthTiming, Manager, Members,
     NetworkOwner, State, Usage,
 };
-pub use errors::{ComposeError, EngineError, RegistryError};
+pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use project::{Project, UpMode};
 pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};

@@ -54,4 +54,7 @@ pub struct Project {
     pub files: Vec<PathBuf>,
     /// File whose variables are added to compose's environment.
     pub env_file: Option<PathBuf>,
+    /// Variables that win over those of the file: the tag that a deployment is about, whatever the file says by then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, String>,
 }

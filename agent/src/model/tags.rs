@@ -64,24 +64,36 @@ impl TagPattern {
 
     /// The newest of `tags`, if it is newer than `current`.
     pub fn newest<'a>(&self, current: &str, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+        self.newer(current, tags, 1).pop()
+    }
+
+    /// The newest of `tags` that are newer than `current`, the newest first, at most so many.
+    pub fn newer<'a>(
+        &self,
+        current: &str,
+        tags: impl IntoIterator<Item = &'a str>,
+        most: usize,
+    ) -> Vec<&'a str> {
         match self {
             Self::Range(range) => {
-                let current = VersionTag::parse(current)?;
+                let Some(current) = VersionTag::parse(current) else { return Vec::new() };
                 let candidates = tags.into_iter().filter_map(|tag| Some((VersionTag::parse(tag)?, tag)));
-                candidates
-                    .filter(|(version, _)| range.matches(&version.version()))
-                    .filter(|(version, _)| version.follows(&current))
-                    .max_by(|(one, _), (other, _)| one.compare(other))
-                    .map(|(_, tag)| tag)
+                let mut newer: Vec<_> = candidates
+                    .filter(|(version, _)| range.matches(&version.version()) && version.follows(&current))
+                    .collect();
+                newer.sort_by(|(one, _), (other, _)| one.compare(other));
+                newer.into_iter().rev().take(most).map(|(_, tag)| tag).collect()
             }
             Self::Glob(pattern) => {
                 let current = numbers_in(current);
                 if current.is_empty() {
-                    return None;
+                    return Vec::new();
                 }
                 let matching = tags.into_iter().filter(|tag| matches(pattern.as_bytes(), tag.as_bytes()));
                 let candidates = matching.map(|tag| (numbers_in(tag), tag));
-                candidates.filter(|(numbers, _)| *numbers > current).max().map(|(_, tag)| tag)
+                let mut newer: Vec<_> = candidates.filter(|(numbers, _)| *numbers > current).collect();
+                newer.sort_unstable();
+                newer.into_iter().rev().take(most).map(|(_, tag)| tag).collect()
             }
         }
     }

@@ -33,8 +33,8 @@ impl Journal {
         Self { commit, saved: None, failed: None, first_words: Vec::new() }
     }
 
-    /// A service that was left in the state `left` begins in the state `first`, of which `entries` tell: both go with
-    /// the next write.
+    /// A service that was left in the state `left` goes on in the state `first`, of which `entries` tell: both go with the
+    /// next write.
     pub(super) fn begin(&mut self, left: Durable, first: &Durable, entries: Vec<AuditEntry>) {
         if self.saved.is_none() && left != *first {
             self.saved = Some(Box::new(left));
@@ -70,9 +70,8 @@ impl Journal {
             self.failed = Some((error.clone(), Instant::now() + RETRY));
             return Err(error);
         }
-        let step = |durable: &Durable| durable.deployment.as_ref().map(|d| (d.phase.name(), d.attempt));
-        if step(durable) != step(saved) {
-            let step = durable.deployment.as_ref().map_or("done", |d| d.phase.name());
+        if durable.step() != saved.step() {
+            let step = durable.step().map_or("done", |(step, _)| step);
             tracing::info!(service = name, step, "journaled");
         }
         self.failed = None;

@@ -5,6 +5,8 @@
 //! fails changes nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A service that
 //! is killed anywhere begins again from what was made durable.
 
+mod work;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,34 +14,31 @@ use std::time::Duration;
 
 use evenkeel_common::store::StoreError;
 use evenkeel_common::wire::AuditEntry;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::stream::{self, BoxStream, FuturesUnordered};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::config::ServiceConfig;
-use crate::ports::{PullProgress, Urgency};
-use crate::service::action::Action;
+use crate::ports::PullProgress;
 use crate::service::boot::StartReason;
+use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, Observation};
 use crate::service::outcome::Ended;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
+use super::inbox;
 use super::journal::Journal;
-use super::maintain;
-use super::observe::Check;
-use super::perform;
+use super::observe::{check_end, fleet_views};
 use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
 
 /// Time that a step under way gets when the service has to end or changes; what is longer is left to the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);
 /// Events that wait while the state can't be written; beyond that the oldest are lost, as in a gap of the stream.
 const MAX_HELD: usize = 256;
-/// How long what does not depend on a registry waits for it.
-const REGISTRY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a pull's progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
@@ -57,6 +56,7 @@ enum Woken {
     Done(Done),
     /// `None`: nobody is left who could tell it anything.
     Command(Option<Command>),
+    Fleet(Arc<FleetView>),
 }
 
 impl Event {
@@ -67,7 +67,7 @@ impl Event {
                 Input::Checked { result: Ok(observation), .. } => Some(observation),
                 _ => None,
             },
-            Woken::Command(_) => None,
+            Woken::Command(_) | Woken::Fleet(_) => None,
         }
     }
 }
@@ -94,8 +94,8 @@ pub struct Member {
     is_touched: bool,
     /// There may be something new to be shown.
     is_stale: bool,
-    world: World,
-    inbox: mpsc::UnboundedReceiver<Command>,
+    world: Arc<World>,
+    inbox: inbox::Receiver<Command>,
     snapshot: watch::Sender<Arc<crate::service::status::Snapshot>>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     /// How far the pull under way is, if there is one.
@@ -104,8 +104,10 @@ pub struct Member {
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<CheckEnd>>,
     journal: Journal,
-    /// Facts that could not be decided on yet, because what follows from them could not be written.
-    held: VecDeque<Input>,
+    /// What is known of the fleet, whenever that changes.
+    fleet: stream::Fuse<BoxStream<'static, Arc<FleetView>>>,
+    /// Facts that could not be decided on yet, because what follows from them could not be written, and when each came.
+    held: VecDeque<(Timestamp, Input)>,
 }
 
 impl Member {
@@ -113,14 +115,17 @@ impl Member {
     pub fn new(
         config: Arc<ServiceConfig>,
         durable: Durable,
-        world: World,
+        world: Arc<World>,
         reason_to_start: StartReason,
     ) -> (Self, Handle) {
         let mut journal = Journal::new(world.commit.clone());
         let (boot, now) = (world.boot.clone(), world.clock.now());
-        let (service, entries) = Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
+        let (mut service, entries) =
+            Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
+        let mut known = world.fleet_view.clone();
+        service.set_fleet(known.borrow_and_update().clone());
         journal.begin(durable, service.durable(), entries);
-        let (sender, inbox) = mpsc::unbounded_channel();
+        let (sender, inbox) = inbox::channel();
         let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(PullProgress::default())));
         let member = Self {
             service: Box::new(service),
@@ -135,6 +140,7 @@ impl Member {
             cycle: None,
             waiting: Vec::new(),
             journal,
+            fleet: fleet_views(known).fuse(),
             held: VecDeque::new(),
         };
         (member, Handle { config, inbox: sender, snapshot: shown })
@@ -167,7 +173,7 @@ impl Member {
     pub(super) fn is_leaving(&self) -> bool {
         match &self.lifecycle {
             Lifecycle::Active | Lifecycle::Changing(..) => false,
-            Lifecycle::Retiring => self.service.durable().deployment.is_none(),
+            Lifecycle::Retiring => !self.service.durable().is_deploying(),
             Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
             Lifecycle::Over => true,
         }
@@ -181,7 +187,6 @@ impl Member {
     pub(super) fn stop(&mut self) {
         self.lifecycle = Lifecycle::Stopping(Instant::now() + STOP_GRACE);
         self.inbox.close();
-        while self.inbox.try_recv().is_ok() {}
     }
 
     /// Writes down how it was.
@@ -207,12 +212,15 @@ impl Member {
             return false;
         };
         self.running.clear();
-        self.held.clear();
+        // The actions are over with the value that began them; what happened in the world has happened.
+        self.held.retain(|(_, input)| !input.ends_an_action());
         self.waiting.clear();
         self.cycle = None;
         let durable = self.service.durable().clone();
-        let (service, entries) =
+        let (mut service, entries) =
             Service::new(config, durable.clone(), self.world.boot.clone(), StartReason::Reload, now);
+        service.set_fleet(self.world.fleet_view.borrow().clone());
+        service.inherit_leases(&self.service);
         self.journal.begin(durable, service.durable(), entries);
         *self.service = service;
         self.touch();
@@ -228,9 +236,12 @@ impl Member {
             return Poll::Ready(Event(Woken::Done(done)));
         }
         // One that retires has nobody any more who could tell it something.
-        let is_deaf = matches!(self.lifecycle, Lifecycle::Retiring) && self.inbox.is_closed();
+        let is_deaf = matches!(self.lifecycle, Lifecycle::Retiring) && self.inbox.is_terminated();
         if is_deaf || matches!(self.lifecycle, Lifecycle::Stopping(_)) {
             return Poll::Pending;
+        }
+        if let Poll::Ready(Some(view)) = self.fleet.poll_next_unpin(context) {
+            return Poll::Ready(Event(Woken::Fleet(view)));
         }
         self.inbox.poll_recv(context).map(|command| Event(Woken::Command(command)))
     }
@@ -240,6 +251,7 @@ impl Member {
         self.touch();
         match event.0 {
             Woken::Done(done) => self.done(done, now).await,
+            Woken::Fleet(view) => self.take_in(Box::new(Input::Fleet(view)), now).await,
             Woken::Command(Some(command)) => self.command(command, now).await,
             Woken::Command(None) if matches!(self.lifecycle, Lifecycle::Retiring) => {}
             Woken::Command(None) => self.lifecycle = Lifecycle::Over,
@@ -273,61 +285,6 @@ impl Member {
         }
     }
 
-    fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
-        let world = self.world.clone();
-        match action {
-            Action::Check { generation, asked, images, files, settled, published } => {
-                let cycle = self.cycle.take();
-                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
-                let config = Arc::new(self.service.config().clone());
-                let check = Check { world, cycle, config, images, files, settled, published };
-                async move {
-                    let result = check.observe(Some(REGISTRY_PATIENCE)).await;
-                    let is_part = result.as_ref().is_ok_and(Observation::is_pending);
-                    let first = Box::new(Input::Checked { generation, asked, result });
-                    if !is_part {
-                        return Done::Input(first);
-                    }
-                    let rest = async move {
-                        let result = check.observe(None).await;
-                        Done::Input(Box::new(Input::Checked { generation, asked, result }))
-                    };
-                    Done::Part(first, rest.boxed())
-                }
-                .boxed()
-            }
-            Action::Inspect { generation, members } => async move {
-                let result = world.engine.containers(&members).await;
-                Done::Input(Box::new(Input::Inspected { generation, result }))
-            }
-            .boxed(),
-            Action::Maintain(task) => async move {
-                Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
-            }
-            .boxed(),
-            Action::AskCommand { argv, image, question } => async move {
-                let answer = world.gate_command.ask(&argv, &question).await;
-                Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))
-            }
-            .boxed(),
-            Action::Restart { name, id } => async move {
-                let result = world.engine.restart(&id).await;
-                Done::Input(Box::new(Input::Restarted { name, result }))
-            }
-            .boxed(),
-            Action::Step(step) => {
-                let (progress, pulled) = watch::channel(PullProgress::default());
-                self.pulled = Some(pulled);
-                async move {
-                    let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
-                    let result = perform::perform(engine, compose, step, &progress).await;
-                    Done::Input(Box::new(Input::Stepped(result)))
-                }
-                .boxed()
-            }
-        }
-    }
-
     async fn command(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Request(ask, reply) => {
@@ -352,6 +309,7 @@ impl Member {
                     self.service.look(now);
                 }
             }
+            Command::TagPushed => self.service.tag_was_pushed(now),
             Command::Inspect => self.service.look(now),
             Command::Input(input) => self.take_in(input, now).await,
             Command::Reconfigure(config, reply) => {
@@ -360,7 +318,7 @@ impl Member {
             Command::Retire(reply) => {
                 self.lifecycle = Lifecycle::Retiring;
                 // Whoever does not wait for the answer learns of the end.
-                let _ = reply.send(self.service.durable().deployment.is_some());
+                let _ = reply.send(self.service.durable().is_deploying());
             }
             Command::Ping(reply) => {
                 let _ = reply.send(());
@@ -403,9 +361,9 @@ impl Member {
                 return;
             }
         }
-        self.held.push_back(input.held());
+        self.held.push_back((now, input.held()));
         if self.held.len() > MAX_HELD
-            && let Some(oldest) = self.held.iter().position(|input| !input.ends_an_action())
+            && let Some(oldest) = self.held.iter().position(|(_, input)| !input.ends_an_action())
         {
             self.held.remove(oldest);
         }
@@ -417,10 +375,13 @@ impl Member {
             return Ok(());
         }
         self.commit(self.service.clone(), Vec::new(), now).await?;
-        while let Some(input) = self.held.front().cloned() {
+        while let Some((came, input)) = self.held.front().cloned() {
             self.journal.ready()?;
             let mut draft = self.service.clone();
-            let entries = draft.apply(input, now);
+            // A hint tells of the world at its time: stops before a gap are told from later ones by that. What follows
+            // on the end of an action begins only now.
+            let at = if input.ends_an_action() { now } else { came };
+            let entries = draft.apply(input, at);
             self.commit(draft, entries, now).await?;
             self.held.pop_front();
         }
@@ -447,7 +408,13 @@ impl Member {
 
     /// The clock was set by `by`.
     pub(super) fn shift(&mut self, by: SignedDuration) {
+        let before = self.service.durable().clone();
         self.service.shift(by);
+        // What is waited for is written anew: whoever is killed now begins again by the clock as it is.
+        self.journal.begin(before, self.service.durable(), Vec::new());
+        for (came, _) in &mut self.held {
+            *came = came.checked_add(by).unwrap_or(*came);
+        }
         self.touch();
     }
 
@@ -488,9 +455,4 @@ impl Member {
         let due = self.service.wake_at(now).map(until);
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }
-}
-
-fn check_end(result: &Result<Observation, CheckFault>) -> CheckEnd {
-    let seen = result.as_ref().map_err(Clone::clone)?;
-    seen.registry_fault().map_or(Ok(()), |text| Err(CheckFault::Failed(text)))
 }

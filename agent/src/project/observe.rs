@@ -5,47 +5,76 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use futures_util::stream::{self, BoxStream, StreamExt};
+use tokio::sync::watch;
 
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
 use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict};
 use crate::ports::{Engine, Registry};
 use crate::service::action::FilesAsked;
-use crate::service::input::{CheckFault, Files, ImageView, LocalImage, Observation, Unanswered, Unsigned};
+use crate::service::fleet::FleetView;
+use crate::service::input::{
+    CheckFault, Files, ImageView, Input, LocalImage, Observation, TagInForce, Unanswered, Unsigned,
+};
+use crate::service::newer_tags::NewerTags;
 
 use super::cycle::Cycle;
 use super::files;
-use super::worker::World;
+use super::tag_file;
+use super::worker::{CheckEnd, World};
 
 /// Time between two reads of changed compose files.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long what does not depend on a registry waits for it.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One check.
 pub(super) struct Check {
-    pub world: World,
+    pub world: Arc<World>,
     pub cycle: Arc<Cycle>,
     pub config: Arc<ServiceConfig>,
     /// Compare the images with the registry.
     pub images: bool,
     /// Read the compose files.
     pub files: Option<FilesAsked>,
-    /// Digests whose case is settled, per image as configured.
-    pub settled: BTreeMap<String, Digest>,
+    /// Images as configured, with digests whose case is settled.
+    pub settled: BTreeSet<(String, Digest)>,
     /// Digests that are known to have come from the registry, per image as configured.
     pub published: BTreeMap<String, Digest>,
+    /// Newer tags of the images whose tag the env file sets.
+    pub newer: NewerTags,
 }
 
 impl Check {
+    /// Reads everything. Where a registry keeps its answer to itself, the rest is given first, and all of it later.
+    pub(super) async fn in_parts(
+        self,
+        generation: u64,
+        asked: bool,
+    ) -> (Box<Input>, Option<BoxFuture<'static, Box<Input>>>) {
+        let input = move |result| Box::new(Input::Checked { generation, asked, result });
+        let result = self.observe(Some(REGISTRY_PATIENCE)).await;
+        let is_part = result.as_ref().is_ok_and(Observation::is_pending);
+        let rest = is_part.then(|| async move { input(self.observe(None).await) }.boxed());
+        (input(result), rest)
+    }
+
     /// Reads everything that a decision needs. Nothing is decided here, and a read that failed is a fault, never an
     /// empty answer. A registry gets so long for an answer, where that is limited.
     pub(super) async fn observe(&self, patience: Option<Duration>) -> Result<Observation, CheckFault> {
+        if let Some(service) = self.config.swarm_service.clone() {
+            return Box::pin(self.observe_swarm(&service, patience)).await;
+        }
         let Self { world, config, .. } = self;
-        let remote = join_all(config.images.iter().map(|image| async {
-            if !self.images || image.reference.is_pinned() {
+        let (tag, views) = Box::pin(self.views(patience)).await;
+        let remote = join_all(views.iter().map(|(view, known)| async {
+            known.as_ref().map_err(|why| Unanswered::Failed(why.clone()))?;
+            if !self.images || view.reference.is_pinned() {
                 return Ok(None);
             }
-            within(patience, self.cycle.digest(&image.reference)).await.map(Some)
+            within(patience, self.cycle.digest(view.target())).await.map(Some)
         }));
         let members = config
             .compose_project
@@ -61,21 +90,20 @@ impl Check {
         };
         let files = async {
             match &self.files {
-                Some(asked) => read_files(world, asked).await,
+                Some(asked) => Box::pin(read_files(world, asked)).await,
                 None => Files::Unread,
             }
         };
         let (remote, containers, files) = tokio::join!(remote, containers, files);
-        let containers = containers.map_err(engine_fault)?;
+        let containers: Arc<[Container]> = containers.map_err(engine_fault)?.into();
 
         let mut images = Vec::with_capacity(config.images.len());
         let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
-        for (image, remote) in config.images.iter().zip(remote) {
-            let ids = running_on(&containers, &image.reference);
-            let (configured, reference) = (image.configured.clone(), image.reference.clone());
-            let mut view =
-                ImageView { configured, reference, remote: None, running: unrecorded(&ids), tagged: None };
-            let local = match local_images(engine, &ids, &image.reference).await {
+        for ((mut view, _), remote) in views.into_iter().zip(remote) {
+            view.from = self.made_from(&view, &containers);
+            let ids = running_on(&containers, &view.from);
+            view.running = unrecorded(&ids);
+            let local = match Box::pin(local_images(engine, &ids, &view.reference)).await {
                 Ok((running, tagged)) => {
                     (view.running, view.tagged) = (running, tagged);
                     Ok(())
@@ -86,17 +114,13 @@ impl Check {
             };
             let answer = match (local, remote) {
                 (Err(why), _) | (Ok(()), Err(why)) => Err(why),
-                (Ok(()), Ok(Some(digest))) => self.compare_with(digest, &mut view, patience).await,
+                (Ok(()), Ok(Some(digest))) => Box::pin(self.compare_with(digest, &mut view, patience)).await,
                 (Ok(()), Ok(None)) => Ok(()),
             };
             let answer = match (&answer, &view.remote) {
-                (Ok(()), Some(digest)) => match self.unsigned(digest, &view, patience).await {
-                    Ok(why) => {
-                        unsigned.extend(why.map(|why| (view.configured.clone(), why)));
-                        Ok(())
-                    }
-                    Err(pending) => Err(pending),
-                },
+                (Ok(()), Some(digest)) => Box::pin(self.unsigned(digest, &view, patience)).await.map(|why| {
+                    unsigned.extend(why.map(|why| (view.configured.clone(), why)));
+                }),
                 _ => answer,
             };
             if let Err(why) = answer {
@@ -105,7 +129,7 @@ impl Check {
             }
             images.push(view);
         }
-        let left_out = left_out(world, config, &containers).await;
+        let left_out = Box::pin(left_out(world, config, &containers)).await;
         // What other services of the project have blocked is added by the worker, which has them.
         Ok(Observation {
             images,
@@ -114,12 +138,66 @@ impl Check {
             left_out,
             unanswered,
             unsigned,
+            tag,
             ..Observation::default()
         })
     }
 
+    /// The tag that the env file sets, and the images with it. One whose tag can't be known has the reason beside it:
+    /// the tag that is configured may be long out of date.
+    async fn views(
+        &self,
+        patience: Option<Duration>,
+    ) -> (Option<TagInForce>, Vec<(ImageView, Result<(), String>)>) {
+        let read = match self.config.tag_variable().filter(|_| self.images) {
+            Some(TagVariable { name, file, .. }) => {
+                Some(tag_file::read(file.to_owned(), name.to_owned()).await)
+            }
+            None => None,
+        };
+        let newer = match &read {
+            Some(Ok(in_force)) => self.newer_than(&in_force.setting.tag, patience).await,
+            _ => None,
+        };
+        let view = |image: &ConfiguredImage| {
+            let mut view = ImageView::new(image.configured.clone(), image.reference.clone());
+            let known = match read.as_ref().filter(|_| self.config.is_of_variable(&image.configured)) {
+                None => Ok(()),
+                Some(Err(why)) => Err(why.clone()),
+                Some(Ok(in_force)) => {
+                    let tag = &in_force.setting.tag;
+                    let with = |tag: &str| image.reference.with_tag(tag);
+                    view.newer = newer.map(with);
+                    view.reference.tag = Some(tag.clone());
+                    Ok(())
+                }
+            };
+            (view, known)
+        };
+        let views = self.config.images.iter().map(view).collect();
+        (read.and_then(Result::ok), views)
+    }
+
+    /// What the containers of an image were made from. Where its tag in the env file was changed and not applied yet, that
+    /// is an earlier one.
+    fn made_from(&self, view: &ImageView, containers: &[Container]) -> Reference {
+        let live =
+            |reference: &Reference| containers.iter().any(|c| c.is_live() && c.is_made_from(reference));
+        let variable = self.config.tag_variable().filter(|_| self.config.is_of_variable(&view.configured));
+        let Some(variable) = variable.filter(|_| !live(&view.reference)) else {
+            return view.reference.clone();
+        };
+        let earlier = containers.iter().filter_map(|c| Reference::parse(&c.config_image).ok());
+        let has_version = |r: &Reference| {
+            r.tag.as_ref().is_some_and(|tag| !r.is_pinned() && variable.pattern.can_compare(tag))
+        };
+        let mut earlier =
+            earlier.filter(|r| r.repository == view.reference.repository && has_version(r) && live(r));
+        earlier.next().unwrap_or_else(|| view.reference.clone())
+    }
+
     /// Why the image under this digest does not count as signed, where it must be.
-    async fn unsigned(
+    pub(super) async fn unsigned(
         &self,
         digest: &Digest,
         view: &ImageView,
@@ -155,16 +233,22 @@ impl Check {
         within(patience, settle_origins(registry, view, published)).await?;
         let is_here =
             view.running.iter().chain(view.tagged.iter()).any(|image| image.digests.contains(&digest));
-        if !is_here && self.settled.get(&view.configured) != Some(&digest) {
+        if !is_here && !self.settled.contains(&(view.configured.clone(), digest)) {
             // A digest never seen here is about to be acted on: look at the content, not only at a header.
-            view.remote = Some(within(patience, registry.confirm(&view.reference)).await?);
+            view.remote = Some(within(patience, registry.confirm(view.target())).await?);
         }
         Ok(())
     }
 }
 
+/// How a check ended, for those who wait for it.
+pub(super) fn check_end(result: &Result<Observation, CheckFault>) -> CheckEnd {
+    let seen = result.as_ref().map_err(Clone::clone)?;
+    seen.registry_fault().map_or(Ok(()), |text| Err(CheckFault::Failed(text)))
+}
+
 /// A registry's answer, if it comes in time.
-async fn within<T>(
+pub(super) async fn within<T>(
     patience: Option<Duration>,
     asked: impl Future<Output = Result<T, RegistryError>>,
 ) -> Result<T, Unanswered> {
@@ -305,6 +389,16 @@ fn engine_fault(error: EngineError) -> CheckFault {
     }
 }
 
+/// What is known of the fleet, whenever that changes.
+pub(super) fn fleet_views(known: watch::Receiver<Arc<FleetView>>) -> BoxStream<'static, Arc<FleetView>> {
+    let next = |mut known: watch::Receiver<Arc<FleetView>>| async move {
+        known.changed().await.ok()?;
+        let view = known.borrow_and_update().clone();
+        Some((view, known))
+    };
+    stream::unfold(known, next).boxed()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -351,12 +445,12 @@ mod tests {
     /// The digests that what runs has in the end, and the questions to the registry. It has `2` under the tag.
     async fn settled(running: LocalImage, known: &[char], published: Option<char>) -> (Vec<Digest>, usize) {
         let registry = Knows(known.iter().map(|n| digest(*n)).collect(), Mutex::default());
+        let reference = Reference::parse("localhost:5000/web:1").unwrap();
         let mut view = ImageView {
-            configured: "web".into(),
-            reference: Reference::parse("localhost:5000/web:1").unwrap(),
             remote: Some(digest('2')),
             running: vec![running.clone()],
             tagged: Some(running),
+            ..ImageView::new("web".into(), reference)
         };
         settle_origins(&registry, &mut view, published.map(digest).as_ref()).await.unwrap();
         assert_eq!(Some(&view.running[0]), view.tagged.as_ref());

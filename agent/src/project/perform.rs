@@ -9,7 +9,10 @@ use crate::model::{ComposeError, EngineError, Members, Project, UpMode};
 use crate::ports::{Compose, Engine, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
+use crate::service::rollout::tag::LineChange;
 use crate::service::scope::Scope;
+
+use super::tag_file::{self, Written};
 
 /// How many of a failed container's last lines are kept (black box).
 const LOG_LINES: u32 = 20;
@@ -24,6 +27,9 @@ pub(super) async fn perform(
     let done = match step {
         Step::PinImages { project, images } => hold(engine, &project, &images, progress).await,
         Step::Pull { images, old } => pull(engine, &images, &old, progress).await,
+        Step::WriteTag { project, variable, tag, line, back, images } => {
+            Ok(write_tag(compose, &project, (variable, tag, line), back, &images).await)
+        }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
         Step::Start { tags, displaced, project, down, up_mode, scope } => {
             match point_tags(engine, &tags, progress).await {
@@ -60,6 +66,34 @@ pub(super) async fn perform(
         EngineError::Unavailable(_) => StepResult::EngineAway(error.to_string()),
         EngineError::NotFound(text) | EngineError::Refused(text) => StepResult::Failed(text),
     })
+}
+
+/// Writes a tag into its line. A new one only where the compose files follow the variable: else it would say what is
+/// not so, and nothing would be brought up.
+async fn write_tag(
+    compose: &dyn Compose,
+    project: &Project,
+    (variable, tag, line): (String, String, LineChange),
+    back: bool,
+    images: &[Reference],
+) -> StepResult {
+    if !back {
+        let model = match compose.model(project).await {
+            Ok(model) => model,
+            Err(error) => return StepResult::Failed(error.to_string()),
+        };
+        let follows = |image: &&Reference| model.services().any(|s| s.image().as_ref() == Some(*image));
+        if let Some(image) = images.iter().find(|image| !follows(image)) {
+            let repository = &image.repository;
+            let why = format!("the compose files do not use {variable} as the tag of {repository}");
+            return StepResult::Failed(why);
+        }
+    }
+    match tag_file::write(line, variable, tag, back).await {
+        Ok(Written::Done) => StepResult::TagWritten,
+        Ok(Written::Taken) => StepResult::TagTaken,
+        Err(why) => StepResult::Failed(why),
+    }
 }
 
 async fn hold(

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_common::clock::Clock;
 use evenkeel_common::supervisor::TaskSet;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::inbox;
 use super::worker::{Member, ProjectKey, Worker};
 
 /// The workers by project. Clones are the same.
@@ -18,7 +18,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     tasks: TaskSet,
     stop: CancellationToken,
-    workers: Mutex<HashMap<ProjectKey, mpsc::UnboundedSender<Vec<Member>>>>,
+    workers: Mutex<HashMap<ProjectKey, inbox::Sender<Vec<Member>>>>,
 }
 
 impl Placement {
@@ -36,7 +36,7 @@ impl Placement {
         for (key, members) in homes {
             let mut workers = self.workers();
             let worker = workers.entry(key).or_insert_with_key(|key| {
-                let (sender, arrivals) = mpsc::unbounded_channel();
+                let (sender, arrivals) = inbox::channel();
                 let worker = Worker::new(key.clone(), self.0.clock.clone(), arrivals, self.clone());
                 self.0.tasks.spawn(key.to_string(), worker.run(self.0.stop.clone()));
                 sender
@@ -47,16 +47,16 @@ impl Placement {
     }
 
     /// Forgets a worker that has no service left; `false` where some are just arriving.
-    pub(super) fn close(&self, key: &ProjectKey, arrivals: &mpsc::UnboundedReceiver<Vec<Member>>) -> bool {
+    pub(super) fn close(&self, key: &ProjectKey) -> bool {
         let mut workers = self.workers();
-        let is_left = arrivals.is_empty();
+        let is_left = workers.get(key).is_none_or(inbox::Sender::is_empty);
         if is_left {
             workers.remove(key);
         }
         is_left
     }
 
-    fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, mpsc::UnboundedSender<Vec<Member>>>> {
+    fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, inbox::Sender<Vec<Member>>>> {
         self.0.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,19 +14,23 @@ use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
-use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Tags};
+use crate::ports::fleet::Fleet;
+use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Swarm, Tags};
 use crate::service::boot::Boot;
+use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
+use crate::service::shared::hear_others;
 use crate::service::status::Snapshot;
 
 use super::cycle::Cycle;
+use super::inbox;
 use super::member::Event;
 pub use super::member::Member;
 use super::placement::Placement;
@@ -42,7 +46,7 @@ pub type Commit =
 /// Where it is told how a deployment ended and how long it took.
 pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration) + Send + Sync>;
 
-/// Everything that a worker touches.
+/// Everything that a worker touches; there is one for all.
 #[derive(Clone)]
 pub struct World {
     /// Container engine.
@@ -53,10 +57,16 @@ pub struct World {
     pub signatures: Arc<dyn Signatures>,
     /// Tags of repositories.
     pub tags: Arc<dyn Tags>,
+    /// The swarm that the engine is a manager of.
+    pub swarm: Arc<dyn Swarm>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
     /// Gate commands.
     pub gate_command: Arc<dyn GateCommand>,
+    /// The wardens.
+    pub fleet: Arc<dyn Fleet>,
+    /// What is known of the fleet.
+    pub fleet_view: watch::Receiver<Arc<FleetView>>,
     /// Durable state, to be read.
     pub store: Arc<dyn Store>,
     /// How it is written.
@@ -77,9 +87,11 @@ pub enum Command {
     Request(ServiceRequest, oneshot::Sender<Result<ServiceReply, StoreError>>),
     /// A cycle asks for a check; it is told how that ended. The sender is dropped when there is nothing to check.
     Check(Arc<Cycle>, oneshot::Sender<CheckEnd>),
+    /// A tag was pushed that may be a newer one of an image.
+    TagPushed,
     /// Look at the containers.
     Inspect,
-    /// Something happened. On the heap: an inbox has room for 32 commands from the start.
+    /// Something happened.
     Input(Box<Input>),
     /// The configuration has changed: go on with this one as soon as no step is under way, in another project where it
     /// names one. Answered then; the sender is dropped where the service has ended before that.
@@ -99,7 +111,7 @@ pub struct Handle {
     /// The service's configuration.
     pub config: Arc<ServiceConfig>,
     /// Where commands go.
-    pub inbox: mpsc::UnboundedSender<Command>,
+    pub inbox: inbox::Sender<Command>,
     /// What it shows.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
 }
@@ -146,7 +158,7 @@ pub struct Worker {
     /// Whom to ask first, so that each gets its turn.
     first: usize,
     /// Services that are moved here.
-    arrivals: mpsc::UnboundedReceiver<Vec<Member>>,
+    arrivals: inbox::Receiver<Vec<Member>>,
     placement: Placement,
     /// Wall clock and steady time when they were read last.
     last_seen: (Timestamp, Instant),
@@ -156,7 +168,7 @@ impl Worker {
     pub(super) fn new(
         key: ProjectKey,
         clock: Arc<dyn Clock>,
-        arrivals: mpsc::UnboundedReceiver<Vec<Member>>,
+        arrivals: inbox::Receiver<Vec<Member>>,
         placement: Placement,
     ) -> Self {
         let last_seen = (clock.now(), Instant::now());
@@ -167,11 +179,13 @@ impl Worker {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut is_stopping = false;
         loop {
-            self.see_off().await;
-            if self.members.is_empty() && (is_stopping || self.placement.close(&self.key, &self.arrivals)) {
+            // On the heap only while it goes on: a task has room for the largest of what it waits for, and most of the time it
+            // waits for what comes next.
+            Box::pin(self.see_off()).await;
+            if self.members.is_empty() && (is_stopping || self.placement.close(&self.key)) {
                 return;
             }
-            self.act().await;
+            Box::pin(self.act()).await;
             self.publish();
             let wake = self.wake_in();
             let next = self.first;
@@ -184,7 +198,7 @@ impl Worker {
                     self.members.iter_mut().for_each(Member::stop);
                 }
                 Some(arrivals) = self.arrivals.recv(), if !is_stopping => self.admit(arrivals),
-                (at, event) = next_event(&mut self.members, next) => self.take(at, event).await,
+                (at, event) = next_event(&mut self.members, next) => Box::pin(self.take(at, event)).await,
                 () = sleep_for(wake), if wake.is_some() => {}
             }
         }
@@ -194,6 +208,7 @@ impl Worker {
     fn admit(&mut self, mut arrivals: Vec<Member>) {
         self.now();
         arrivals.iter_mut().for_each(Member::touch);
+        self.members.reserve_exact(arrivals.len());
         self.members.append(&mut arrivals);
         self.introduce();
         self.pass_turn();
@@ -286,6 +301,8 @@ impl Worker {
         let now = self.now();
         if let Some(observation) = event.observation_mut() {
             observation.blocked_elsewhere = self.blocked_by_others(at);
+            let others: Vec<_> = self.others(at).map(|member| &*member.service).collect();
+            hear_others(observation, &others, now);
         }
         let was_configured = self.members[at].is_configured();
         self.members[at].take(event, now).await;
@@ -296,8 +313,13 @@ impl Worker {
 
     /// What is blocked in the project by services other than this one.
     fn blocked_by_others(&self, at: usize) -> Vec<(Reference, Digest)> {
-        let others = self.members.iter().enumerate().filter(|(i, m)| *i != at && m.is_configured());
-        others.flat_map(|(_, member)| member.service.blocked_references()).collect()
+        self.others(at).flat_map(|member| member.service.blocked_references()).collect()
+    }
+
+    /// The services other than this one.
+    fn others(&self, at: usize) -> impl Iterator<Item = &Member> {
+        let others = self.members.iter().enumerate().filter(move |(i, m)| *i != at && m.is_configured());
+        others.map(|(_, member)| member)
     }
 
     fn publish(&mut self) {

@@ -1,13 +1,18 @@
 //! What a service wants done: everything that leaves the decision core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_common::wire::FleetAsk;
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Members, Project, UpMode};
 use crate::ports::GateQuestion;
 
 use super::maintenance::MaintenanceTask;
+use super::newer_tags::NewerTags;
+use super::rollout::tag::LineChange;
 use super::scope::Scope;
+use super::swarm::plan::SwarmStep;
 
 /// One thing to do outside.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,10 +27,12 @@ pub enum Action {
         images: bool,
         /// Whether the compose files are read, and the hash that is known; `None`: they are not.
         files: Option<FilesAsked>,
-        /// Per image as configured: digests that were decided on before, so that they need not be confirmed.
-        settled: BTreeMap<String, Digest>,
+        /// Images as configured, with digests that were decided on before, so that they need not be confirmed.
+        settled: BTreeSet<(String, Digest)>,
         /// Per image as configured: a digest that is known to have come from its registry.
         published: BTreeMap<String, Digest>,
+        /// Newer tags of the images whose tag is written into the env file.
+        newer: NewerTags,
     },
     /// Read the containers.
     Inspect {
@@ -36,6 +43,15 @@ pub enum Action {
     },
     /// Take one step of the deployment.
     Step(Step),
+    /// Read a swarm service and its tasks.
+    LookAtSwarm {
+        /// Goes back into the fact.
+        generation: u64,
+        /// Its name.
+        service: String,
+    },
+    /// Take one step of the update of a swarm service.
+    Swarm(SwarmStep),
     /// A task beside checks and deployments.
     Maintain(MaintenanceTask),
     /// Ask the gate command.
@@ -47,6 +63,15 @@ pub enum Action {
         /// What it is asked.
         question: GateQuestion,
     },
+    /// Ask the wardens whether an update may begin.
+    AskFleet {
+        /// Image as configured; goes back into the answer.
+        image: String,
+        /// What they are asked; goes back into the answer.
+        ask: FleetAsk,
+    },
+    /// Give back a lease that nothing comes of.
+    ReleaseFleet(FleetAsk),
     /// Restart a container.
     Restart {
         /// Its name.
@@ -81,6 +106,21 @@ pub enum Step {
         images: Vec<(String, Reference)>,
         /// Image as configured, and what runs of it.
         old: BTreeMap<String, ImageId>,
+    },
+    /// Write the tag into its line of the env file, or put the line back.
+    WriteTag {
+        /// What compose is given.
+        project: Project,
+        /// The variable.
+        variable: String,
+        /// The tag that is to stand there.
+        tag: String,
+        /// The line.
+        line: LineChange,
+        /// Whether the line is put back.
+        back: bool,
+        /// Images of which the compose files must come to the new tag.
+        images: Vec<Reference>,
     },
     /// Read what the tags of other services name, before any of them is moved.
     ReadTags {

@@ -177,11 +177,9 @@ mod tests {
             super::super::boot::StartReason::Start,
             at(0),
         );
-        service.containers = Some(vec![
-            container("a", State::Running),
-            container("b", State::Paused),
-            container("c", State::Exited),
-        ]);
+        let all =
+            [container("a", State::Running), container("b", State::Paused), container("c", State::Exited)];
+        service.containers = Some(all.into());
         service
     }
 

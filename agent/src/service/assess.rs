@@ -186,10 +186,15 @@ impl Service {
 }
 
 /// Whether the last run ended because it was told to: after it began, and not so long before its end that it must
-/// have lived through that.
+/// have lived through that. A run that ended before it began is one in which the clock was set back; only its end can be
+/// compared then.
 fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
     let Some(at) = told.get(&container.id) else { return false };
     let patience = container.stop_timeout + STOP_SLACK;
+    let lived_on = container.finished_at.map(|end| end.duration_since(*at));
+    if container.started_at.zip(container.finished_at).is_some_and(|(start, end)| end < start) {
+        return lived_on.is_some_and(|lived_on| lived_on.abs() <= signed(patience));
+    }
     container.started_at.is_none_or(|start| *at >= start)
-        && container.finished_at.is_none_or(|end| end.duration_since(*at) <= signed(patience))
+        && lived_on.is_none_or(|lived_on| lived_on <= signed(patience))
 }

@@ -1,26 +1,37 @@
-//! Digests that the registry has and that do not run: since when they are known, who approved them, and what the gate
-//! command says of them (DECISIONS 7). What this comes to is in `gates.rs`.
+//! Digests that the registry has and that do not run: since when they are known, and who approved them (DECISIONS 7). What
+//! this comes to is in `gates.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, Reference};
-use crate::ports::{GateAnswer, GateQuestion};
+use crate::ports::GateAnswer;
 
-use super::action::Action;
 use super::compare::{self, Comparison};
-use super::event::{Event, Fault};
+use super::event::Event;
 use super::gates::{self, Asker, Rules};
-use super::input::{ImageView, Observation, ServiceReply};
+use super::input::{ImageView, Observation, ServiceReply, Unsigned};
+use super::permit::FleetHold;
 use super::rollout::plan::Cause;
-use super::{Service, wording};
+use super::shared::SharedCandidate;
+use super::status::UnsignedDigest;
+use super::{Durable, Service};
+
+/// Digests that are noted at most, those of tags that the registry was asked for earlier among them.
+const MOST_FOUND: usize = 100;
 
 /// What is known of the digest that a tag has in its registry. One that leaves the tag and comes back begins anew.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Image as configured.
     pub image: String,
-    /// What the registry has.
+    /// Its repository and the tag that the registry was asked for. Earlier versions did not note it; theirs is what is
+    /// asked for next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// What the registry has under it.
     pub digest: Digest,
     /// When this agent saw the registry answer it first. Never the image's own `created`: whoever makes it writes that.
     pub first_seen: Timestamp,
@@ -30,6 +41,19 @@ pub struct Found {
     /// It was told that it waits.
     #[serde(default)]
     pub announced: bool,
+    /// When the registry last answered this agent with another digest: it was not behind the tag before that, whatever
+    /// others say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+}
+
+impl Found {
+    /// The fleet has seen it, maybe earlier (DECISIONS 7). Its word counts only for the time in which this agent did not
+    /// look itself, so that a stolen warden cannot make a new digest old.
+    fn seen_by_fleet(&mut self, since: Timestamp) {
+        let earliest = self.not_before.unwrap_or(Timestamp::MIN);
+        self.first_seen = since.max(earliest).min(self.first_seen);
+    }
 }
 
 /// A digest that may be deployed once every gate lets it go.
@@ -43,62 +67,123 @@ pub struct Candidate {
     pub digest: Digest,
     /// What runs.
     pub old_digest: Option<Digest>,
-    /// When this agent saw it first.
+    /// When this agent saw it first, or the fleet did.
     pub first_seen: Timestamp,
     /// A person has approved it.
     pub approved: bool,
     /// The gate command's answer; `None` while there is none.
     pub command: Option<GateAnswer>,
-}
-
-/// A question to the gate command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CommandAsk {
-    image: String,
-    digest: Digest,
-    state: AskState,
-    /// What it said last.
-    answer: Option<GateAnswer>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AskState {
-    /// It is to be asked.
-    Due,
-    /// It is being asked.
-    Asking,
-    /// It has answered.
-    Answered,
-}
-
-impl CommandAsk {
-    /// What counts now. While it is asked once more, an earlier "go" does not count any more.
-    fn answer(&self) -> Option<&GateAnswer> {
-        let is_asked = self.state != AskState::Answered;
-        self.answer.as_ref().filter(|answer| !(is_asked && matches!(answer, GateAnswer::Go { .. })))
-    }
+    /// What the warden said, where it holds it back.
+    pub fleet: Option<FleetHold>,
+    /// What other services of the project make of it that list the same image.
+    pub others: Vec<SharedCandidate>,
 }
 
 impl Service {
+    /// Whether anything may hold its updates.
+    pub(super) fn is_gated(&self) -> bool {
+        self.config.update.is_some() || self.fleet.is_gating() || self.shares_gates()
+    }
+
     /// Notes since when the registry has had its digests, and forgets those that it has no more.
     pub(super) fn note_found(&mut self, observation: &Observation, now: Timestamp) {
-        let found = &mut self.durable.found;
-        if self.config.update.is_none() {
-            found.clear();
+        self.cap_first_seen(now);
+        let mut found = std::mem::take(&mut self.durable.found);
+        if !self.is_gated() {
+            self.looked.clear();
             return;
         }
-        let is_current = |known: &Found| {
-            let view = observation.images.iter().find(|view| view.configured == known.image);
-            view.is_some_and(|view| view.remote.as_ref().is_none_or(|remote| *remote == known.digest))
-        };
-        found.retain(is_current);
+        let view_of = |image: &str| observation.images.iter().find(|view| view.configured == image);
+        for known in found.iter_mut().filter(|known| known.reference.is_none()) {
+            known.reference = view_of(&known.image).map(|view| view.target().clone());
+        }
+        let mut others: BTreeMap<String, Timestamp> = BTreeMap::new();
+        found.retain(|known| {
+            let stays = view_of(&known.image).is_some_and(|view| self.is_current(known, view));
+            if let Some(reference) = known.reference.as_ref().filter(|_| !stays) {
+                // In a new life nothing else is known of when it was behind the tag.
+                others.insert(reference.to_string(), known.first_seen);
+            }
+            stays
+        });
+        let targets: BTreeSet<String> =
+            observation.images.iter().map(|view| view.target().to_string()).collect();
+        self.looked.retain(|target, _| targets.contains(target));
         for view in &observation.images {
             let Some(remote) = &view.remote else { continue };
-            if found.iter().all(|known| known.image != view.configured) {
-                let (image, digest) = (view.configured.clone(), remote.clone());
-                found.push(Found { image, digest, first_seen: now, approved: false, announced: false });
+            let (image, target) = (&view.configured, view.target());
+            let last_look = self.looked.insert(target.to_string(), now);
+            if found.iter().any(|known| known.image == *image && known.reference.as_ref() == Some(target)) {
+                continue;
+            }
+            // What was said of this digest under another tag stays said; since when it is known counts for each tag.
+            let known = |known: &&Found| known.image == *image && known.digest == *remote;
+            let is = |what: fn(&Found) -> bool| found.iter().filter(known).any(what);
+            let (approved, announced) = (is(|found| found.approved), is(|found| found.announced));
+            found.push(Found {
+                image: image.clone(),
+                reference: Some(target.clone()),
+                digest: remote.clone(),
+                first_seen: now,
+                approved,
+                announced,
+                not_before: others
+                    .get(&target.to_string())
+                    .map(|since| last_look.map_or(*since, |look| look.max(*since))),
+            });
+        }
+        let is_target = |known: &Found| {
+            view_of(&known.image).is_some_and(|view| known.reference.as_ref() == Some(view.target()))
+        };
+        while found.len() > MOST_FOUND
+            && let Some(oldest) = found.iter().position(|known| !is_target(known))
+        {
+            found.remove(oldest);
+        }
+        self.durable.found = found;
+        self.take_fleets_word();
+    }
+
+    /// What the fleet has seen earlier.
+    pub(super) fn take_fleets_word(&mut self) {
+        for found in &mut self.durable.found {
+            let reference = found.reference.as_ref();
+            let since = reference.and_then(|reference| self.fleet.seen_since(reference, &found.digest));
+            if let Some(since) = since {
+                found.seen_by_fleet(since);
             }
         }
+    }
+
+    /// What was seen later than now counts from now: the clock was set while nobody looked, or stands anywhere as long as
+    /// the machine has no network.
+    pub(super) fn cap_first_seen(&mut self, now: Timestamp) {
+        for known in &mut self.durable.found {
+            known.first_seen = known.first_seen.min(now);
+        }
+    }
+
+    /// Whether the registry may have a digest under its tag yet. One that it is not asked for now is known as long as it may
+    /// be deployed again.
+    fn is_current(&self, known: &Found, view: &ImageView) -> bool {
+        let Some(reference) = &known.reference else { return false };
+        if reference == view.target() {
+            return view.remote.as_ref().is_none_or(|remote| *remote == known.digest);
+        }
+        let (tag, in_force) = (reference.tag.as_deref(), view.reference.tag.as_deref());
+        let (Some(tag), Some(in_force)) = (tag, in_force) else { return false };
+        reference.repository == view.reference.repository
+            && self.config.is_of_variable(&view.configured)
+            && (tag == in_force || self.is_newer_tag(tag, in_force))
+    }
+
+    /// Digests that were decided on before.
+    pub(super) fn settled_digests(&self) -> BTreeSet<(String, Digest)> {
+        let Durable { blocked, failed_tags, not_found, found, .. } = &self.durable;
+        let named = |(image, digest): (&String, &Digest)| (image.clone(), digest.clone());
+        let failed = failed_tags.iter().flat_map(|(image, tags)| tags.values().map(move |d| (image, d)));
+        let found = found.iter().map(|found| (&found.image, &found.digest));
+        blocked.iter().chain(not_found).chain(failed).chain(found).map(named).collect()
     }
 
     /// Digests that an update would bring if every gate let them go; none where the service has no gates.
@@ -106,25 +191,47 @@ impl Service {
         &'a self,
         observation: &'a Observation,
     ) -> impl Iterator<Item = Candidate> + 'a {
-        let is_gated = self.config.auto_update && self.config.update.is_some();
+        let is_gated = self.config.auto_update && self.is_gated();
         let views = observation.images.iter().filter(move |_| is_gated);
         views.filter_map(|view| self.candidate(view, observation))
     }
 
     fn candidate(&self, view: &ImageView, observation: &Observation) -> Option<Candidate> {
         let Comparison::Stale { remote } = self.compared(view, observation) else { return None };
-        let found = self.durable.found.iter().find(|f| f.image == view.configured && f.digest == remote)?;
-        let ask = self.command_asks.iter().find(|ask| ask.image == view.configured && ask.digest == remote);
+        let is_it = |found: &&Found| {
+            found.image == view.configured
+                && found.digest == remote
+                && found.reference.as_ref() == Some(view.target())
+        };
+        let found = self.durable.found.iter().find(is_it)?;
         let old = view.running.first().or(view.tagged.as_ref());
         Some(Candidate {
             image: view.configured.clone(),
-            reference: view.reference.clone(),
+            reference: view.target().clone(),
             old_digest: old.and_then(|old| compare::shown_digest(old, None)),
             first_seen: found.first_seen,
             approved: found.approved,
-            command: ask.and_then(|ask| ask.answer().cloned()),
+            command: self.command_answer(&view.configured, &remote).cloned(),
+            others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
+            fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })
+    }
+
+    /// What is known of a digest, under each tag that has it.
+    fn found_mut<'a>(
+        &'a mut self,
+        image: &'a str,
+        digest: &'a Digest,
+    ) -> impl Iterator<Item = &'a mut Found> + 'a {
+        let found = self.durable.found.iter_mut();
+        found.filter(move |found| found.image == image && found.digest == *digest)
+    }
+
+    /// Notes that a digest is told of; whether it was not before.
+    fn announces(&mut self, image: &str, digest: &Digest) -> bool {
+        let announce = |found: &mut Found| !std::mem::replace(&mut found.announced, true);
+        self.found_mut(image, digest).map(announce).fold(false, |any, new| any | new)
     }
 
     /// Whether a gate holds the digest that a deployment for this reason would bring.
@@ -137,23 +244,32 @@ impl Service {
     ) -> bool {
         let asker = match cause {
             Cause::Redeploy => Asker::Redeploy,
-            // It goes back to what was proven.
-            Cause::RetryRollback => return false,
             _ => self.asker(),
         };
         let Some(rules) = self.rules(now) else { return false };
-        let candidate = self.candidate(view, observation);
-        candidate.is_some_and(|candidate| rules.first_hold(&candidate, asker).is_some())
+        let holds = |view: &ImageView| {
+            let candidate = self.candidate(view, observation);
+            candidate.is_some_and(|candidate| rules.first_hold(&candidate, asker).is_some())
+        };
+        // A variable moves all its images at once: each must be free to go.
+        let lags = |other: &ImageView| match self.compared(other, observation) {
+            Comparison::UpToDate => false,
+            Comparison::Stale { .. } => holds(other),
+            _ => true,
+        };
+        let others = observation.images.iter().filter(|other| other.configured != view.configured);
+        holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
     }
 
     /// What the gates go by; `None` where the service has none.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
-        let update = self.config.update.as_deref().filter(|_| self.config.auto_update)?;
-        Some(Rules { service: &self.config.name, update, now })
+        let Self { config, fleet, .. } = self;
+        let rules = Rules::of(&config.name, config.update.as_deref(), fleet, self.shares_gates(), now);
+        rules.filter(|_| config.auto_update)
     }
 
     /// Digests as the last check saw them.
-    fn seen_candidates(&self) -> Vec<Candidate> {
+    pub(super) fn seen_candidates(&self) -> Vec<Candidate> {
         self.seen.iter().flat_map(|seen| self.candidates(seen)).collect()
     }
 
@@ -166,7 +282,7 @@ impl Service {
     }
 
     /// Who wants the update that would begin now.
-    fn asker(&self) -> Asker {
+    pub(super) fn asker(&self) -> Asker {
         if self.trigger_passes { Asker::Trigger } else { Asker::Cycle }
     }
 
@@ -175,9 +291,10 @@ impl Service {
         if !self.config.update.as_ref().is_some_and(|update| update.approve) {
             return;
         }
-        let images: Vec<String> = self.candidates(observation).map(|candidate| candidate.image).collect();
-        for found in &mut self.durable.found {
-            found.approved |= images.contains(&found.image);
+        let digests: Vec<(String, Digest)> =
+            self.candidates(observation).map(|candidate| (candidate.image, candidate.digest)).collect();
+        for (image, digest) in digests {
+            self.found_mut(&image, &digest).for_each(|found| found.approved = true);
         }
     }
 
@@ -200,9 +317,7 @@ impl Service {
             };
         };
         let (image, digest) = (chosen.image.clone(), chosen.digest.clone());
-        for found in self.durable.found.iter_mut().filter(|found| found.image == image) {
-            found.approved = true;
-        }
+        self.found_mut(&image, &digest).for_each(|found| found.approved = true);
         self.check_due = true;
         self.emit(Event::Approved { image, digest: digest.clone() }, now);
         ServiceReply::Approved(digest)
@@ -214,110 +329,49 @@ impl Service {
         let candidates = self.seen_candidates();
         self.plan_command_asks(&candidates, now);
         self.announce(&candidates, now);
-        if let Some(rules) = self.rules(now) {
-            let lifts = candidates.iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
-            self.recheck_at = self.recheck_at.into_iter().chain(lifts).min();
-        }
+        self.announce_unsigned(now);
+        self.recheck_when_lifted(now);
     }
 
-    /// The gate command is asked once a cycle for each digest that the gates before it let go.
-    fn plan_command_asks(&mut self, candidates: &[Candidate], now: Timestamp) {
-        let again = std::mem::take(&mut self.new_cycle);
-        let config = self.config.clone();
-        let Some(update) = config.update.as_deref().filter(|update| !update.gate.is_empty()) else {
-            self.command_asks.clear();
-            return;
+    /// Looks again when the next gate lets go what it holds.
+    pub(super) fn recheck_when_lifted(&mut self, now: Timestamp) {
+        let Some(rules) = self.rules(now) else { return };
+        let lifts = self.seen_candidates().iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
+        self.recheck_at = self.recheck_at.into_iter().chain(lifts).min();
+    }
+
+    /// The same of digests that wait for a signature. Where it is not known whether they have one, the next check may know.
+    fn announce_unsigned(&mut self, now: Timestamp) {
+        let Some(seen) = &self.seen else { return };
+        let is_known = |image: &String| {
+            let unknown = |why: &Unsigned| matches!(why, Unsigned::Unknown(_) | Unsigned::Elsewhere(_));
+            !seen.unsigned.get(image).is_some_and(unknown)
         };
-        let rules = Rules { service: &config.name, update, now };
-        let candidate_of =
-            |ask: &CommandAsk| candidates.iter().any(|c| c.image == ask.image && c.digest == ask.digest);
-        self.command_asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));
-        for candidate in candidates.iter().filter(|candidate| rules.may_ask_command(candidate)) {
-            let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
-            match self.command_asks.iter_mut().find(|ask| ask.image == image && ask.digest == digest) {
-                Some(ask) if again && ask.state != AskState::Asking => ask.state = AskState::Due,
-                Some(_) => {}
-                None => {
-                    self.command_asks.push(CommandAsk { image, digest, state: AskState::Due, answer: None });
-                }
+        let old = |image: &String| {
+            let view = seen.images.iter().find(|view| view.configured == *image)?;
+            compare::shown_digest(view.running.first().or(view.tagged.as_ref())?, None)
+        };
+        let unsigned = self.unsigned().into_iter().filter(|(image, _)| is_known(image));
+        let unsigned: Vec<_> = unsigned.map(|(image, held)| (old(&image), image, held)).collect();
+        for (old_digest, image, UnsignedDigest { digest, why }) in unsigned {
+            if !self.announces(&image, &digest) {
+                continue;
             }
+            let gate = gates::unsigned(why);
+            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate }, now);
         }
-    }
-
-    /// The next question to the gate command, if there is one; marks it as asked.
-    pub(super) fn next_command_ask(&mut self) -> Option<Action> {
-        let at = self.command_asks.iter().position(|ask| ask.state == AskState::Due)?;
-        let seen = self.seen.as_ref()?;
-        let ask = &self.command_asks[at];
-        let candidate = self.candidates(seen).find(|c| c.image == ask.image && c.digest == ask.digest);
-        let (Some(candidate), Some(update)) = (candidate, &self.config.update) else {
-            self.command_asks.remove(at);
-            return None;
-        };
-        let action = Action::AskCommand {
-            argv: update.gate.clone(),
-            question: GateQuestion {
-                service: self.config.name.clone(),
-                image: candidate.reference,
-                digest: candidate.digest.clone(),
-                old_digest: candidate.old_digest,
-            },
-            image: candidate.image,
-        };
-        self.command_asks[at].state = AskState::Asking;
-        Some(action)
-    }
-
-    /// Whether the gate command's answer is awaited.
-    pub(super) fn awaits_command(&self) -> bool {
-        self.command_asks.iter().any(|ask| ask.state != AskState::Answered)
-    }
-
-    /// The gate command has answered.
-    pub(super) fn command_answered(
-        &mut self,
-        image: &str,
-        digest: &Digest,
-        answer: GateAnswer,
-        now: Timestamp,
-    ) {
-        let before = self.command_fault();
-        let is_asked = |ask: &&mut CommandAsk| ask.image == image && ask.digest == *digest;
-        let Some(ask) = self.command_asks.iter_mut().find(is_asked) else { return };
-        let goes = matches!(answer, GateAnswer::Go { .. });
-        (ask.state, ask.answer) = (AskState::Answered, Some(answer));
-        if goes && self.can_check() {
-            // It is compared once more, and begins if the other gates let it go.
-            self.check_due = true;
-        }
-        if let Some(text) = self.command_fault() {
-            if self.fault.as_ref().is_none_or(|fault| fault.from_check) {
-                self.set_fault(Some(Fault { text, from_check: true }), now);
-            }
-        } else if before.is_some() && self.fault.as_ref().is_some_and(|f| Some(&f.text) == before.as_ref()) {
-            self.set_fault(None, now);
-        }
-        self.announce(&self.seen_candidates(), now);
-    }
-
-    /// What is wrong with the gate command, where its last answer was none.
-    pub(super) fn command_fault(&self) -> Option<String> {
-        self.command_asks.iter().find_map(|ask| match &ask.answer {
-            Some(GateAnswer::Failed { fault, .. }) => Some(wording::command_failed(fault)),
-            _ => None,
-        })
     }
 
     /// Tells of each digest once that it waits, and what for. What the gate command is asked about is told when it has
     /// answered.
-    fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
+    pub(super) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
         for candidate in candidates {
             let hold = self.rules(now).and_then(|rules| rules.first_hold(candidate, self.asker()));
             let Some(gate) = hold else { continue };
             let is_asked = gates::is_command(&gate) && candidate.command.is_none();
-            let found = self.durable.found.iter_mut().find(|found| found.image == candidate.image);
-            let Some(found) = found.filter(|found| !found.announced && !is_asked) else { continue };
-            found.announced = true;
+            if is_asked || !self.announces(&candidate.image, &candidate.digest) {
+                continue;
+            }
             let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
             let old_digest = candidate.old_digest.clone();
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate }, now);

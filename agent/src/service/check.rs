@@ -1,5 +1,7 @@
 //! From what a check saw to what is wanted: up to date, blocked, not found, or a plan.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId, Reference};
@@ -34,7 +36,11 @@ impl Service {
             self.last_check = Some(now);
         }
         let observation = self.without_left_behind(observation);
+        self.follow_tag(&observation);
+        self.follow_people(&observation, asked || self.redeploy_asked, now);
         self.note_found(&observation, now);
+        self.follow_failed_tags(&observation);
+        self.forget_permits(now);
         if asked {
             self.trigger_passes = true;
             self.approve_found(&observation);
@@ -47,7 +53,8 @@ impl Service {
         let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         self.containers = Some(observation.containers.clone());
-        self.seen = Some(observation);
+        self.swarm.clone_from(&observation.swarm);
+        self.seen = Some(Arc::new(observation));
         self.fetched.clear();
         self.inspect_at = Some(now);
 
@@ -73,6 +80,7 @@ impl Service {
         if bars_update.is_some() {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
         }
+        let undeployable = self.hold_undeployable(now);
         if pending {
             return;
         }
@@ -83,7 +91,7 @@ impl Service {
         }
         let faults: Vec<String> =
             bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
-        self.conclude_check(asked, &faults, now);
+        self.conclude_check(asked, &faults, undeployable, now);
     }
 
     /// Nothing could be seen.
@@ -91,7 +99,9 @@ impl Service {
         let text = match fault {
             CheckFault::Failed(text) => {
                 self.last_check = Some(now);
-                self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now);
+                if self.can_check() {
+                    self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now);
+                }
                 text
             }
             // Nothing is known, and the engine's own health says so for all services at once.
@@ -110,7 +120,8 @@ impl Service {
         for view in &observation.images {
             let image = view.configured.clone();
             match self.compared(view, observation) {
-                Comparison::Pinned | Comparison::Managed | Comparison::Blocked => {}
+                Comparison::Pinned | Comparison::Managed => {}
+                Comparison::Blocked => self.note_blocked(view),
                 Comparison::Unanswered | Comparison::Unsigned => {
                     all.matching &= self.ran_before(view, &observation.containers);
                 }
@@ -118,7 +129,7 @@ impl Service {
                     let remote = view.remote.clone();
                     self.durable.published.extend(remote.clone().map(|remote| (image.clone(), remote)));
                     self.durable.not_found.remove(&image);
-                    if let Some(blocked) = self.durable.blocked.remove(&image) {
+                    if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
@@ -141,7 +152,7 @@ impl Service {
                     if compare::is_comparable(view) {
                         self.durable.not_found.remove(&image);
                     }
-                    if let Some(blocked) = self.durable.blocked.remove(&image) {
+                    if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;
                         self.emit(Event::Unblocked(Unblock::NewDigest { image, blocked, remote }), now);
                     }
@@ -152,8 +163,17 @@ impl Service {
     }
 
     /// The end of a check that saw everything: what is wrong is shown, and what is no longer wrong is over.
-    fn conclude_check(&mut self, asked: bool, faults: &[String], now: Timestamp) {
-        if !faults.is_empty() {
+    /// `undeployable`: why an update that was found is not deployed.
+    fn conclude_check(
+        &mut self,
+        asked: bool,
+        faults: &[String],
+        undeployable: Option<String>,
+        now: Timestamp,
+    ) {
+        // Where no other check follows, nothing would ever take the fault back. The redeploy that asked for this one has
+        // failed for the same cause, and that is told.
+        if !faults.is_empty() && self.can_check() {
             // A start that fails again and again is one fault, not two in turn.
             let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
             if !fails {
@@ -162,7 +182,7 @@ impl Service {
             return;
         }
         // A deploy that failed is not made good by waiting: what it left half-made must be gone.
-        let half_made = || self.containers.iter().flatten().any(|c| c.state == State::Created);
+        let half_made = || self.containers().iter().any(|c| c.state == State::Created);
         let mended = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !half_made());
         if self.fault.as_ref().is_some_and(mended) {
             self.set_fault(None, now);
@@ -170,7 +190,8 @@ impl Service {
         if asked && self.wanted.is_none() {
             let has_blocked = !self.durable.blocked.is_empty();
             let has_not_found = !self.durable.not_found.is_empty();
-            let waits = self.waits(now);
+            let unsigned = || self.unsigned().into_values().next().map(|unsigned| unsigned.why);
+            let waits = undeployable.or_else(|| self.waits(now)).or_else(unsigned);
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }
@@ -179,7 +200,7 @@ impl Service {
     fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
         let Some(tagged) = &view.tagged else { return false };
         let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);
-        let mut made = containers.iter().filter(|c| c.is_made_from(&view.reference)).peekable();
+        let mut made = containers.iter().filter(|c| c.is_made_from(&view.from)).peekable();
         let is_same = if made.peek().is_some() {
             made.all(|c| c.image == tagged.id)
         } else {
@@ -212,12 +233,15 @@ impl Service {
     /// How an image stands, where a block by another service of the project counts, too.
     pub(super) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
         let elsewhere = |(reference, digest): &(Reference, Digest)| {
-            *reference == view.reference && Some(digest) == view.remote.as_ref()
+            (reference == view.target() || *reference == view.reference)
+                && Some(digest) == view.remote.as_ref()
         };
-        if observation.blocked_elsewhere.iter().any(elsewhere) {
+        let is_declined =
+            view.remote.is_some() && self.durable.declined.get(&view.configured) == view.remote.as_ref();
+        if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
             return Comparison::Blocked;
         }
-        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.reference);
+        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.from);
         if observation.containers.iter().any(of_others) {
             return Comparison::Managed;
         }
@@ -244,7 +268,7 @@ impl Service {
             return observation;
         }
         for view in &mut observation.images {
-            let is_used = |c: &Container| !left.contains(&c.id) && c.is_made_from(&view.reference);
+            let is_used = |c: &Container| !left.contains(&c.id) && c.is_made_from(&view.from);
             let used: Vec<&ImageId> =
                 observation.containers.iter().filter(|c| is_used(c)).map(|c| &c.image).collect();
             view.running.retain(|image| used.contains(&&image.id));
@@ -255,10 +279,10 @@ impl Service {
     /// What is wrong when the project runs, and none of it is made from a configured image: names that differ in
     /// the spelling are different images to an engine.
     fn unused(&self) -> Option<String> {
-        let compared = self.config.auto_update && self.config.project().is_some();
+        let compared = self.config.auto_update && self.config.can_deploy();
         let observation = self.seen.as_ref().filter(|_| compared)?;
         let wanted: Vec<&ImageView> = observation.images.iter().collect();
-        let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.reference));
+        let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.from));
         let all = &observation.containers;
         if wanted.is_empty() || all.iter().any(is_used) || !all.iter().any(Container::is_live) {
             return None;
@@ -266,6 +290,9 @@ impl Service {
         let mut theirs: Vec<&str> = all.iter().map(|c| c.config_image.as_str()).collect();
         theirs.sort_unstable();
         theirs.dedup();
+        if let Some(service) = &observation.swarm {
+            return Some(wording::swarm::other_image(&service.name, &theirs, &wanted[0].configured));
+        }
         let ours: Vec<Reference> = wanted.iter().map(|view| view.reference.clone()).collect();
         Some(wording::fault(&FaultCause::ImagesUnused { configured: &ours, used: &theirs }))
     }

@@ -17,7 +17,19 @@ impl Service {
                 moved(&mut probation.since);
             }
         }
-        self.durable.found.iter_mut().for_each(|found| moved(&mut found.first_seen));
+        if let Some(rollout) = &mut self.durable.swarm {
+            moved(&mut rollout.begun);
+            moved(&mut rollout.since);
+            if let Some(watch) = rollout.phase.watch_mut() {
+                moved_if(&mut watch.steady_since);
+            }
+        }
+        self.durable.postponed.iter_mut().for_each(|one| moved(&mut one.until));
+        for found in &mut self.durable.found {
+            moved(&mut found.first_seen);
+            moved_if(&mut found.not_before);
+        }
+        self.looked.values_mut().for_each(moved);
         for restart in self.durable.restart_states.values_mut() {
             moved_if(&mut restart.last_restart);
             moved_if(&mut restart.watched_since);

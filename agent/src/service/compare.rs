@@ -41,7 +41,7 @@ pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
     let Some(remote) = &view.remote else { return Comparison::Pinned };
     let local = local(view);
     // Also when it runs: after a rollback that failed, or started by hand. Running does not prove it.
-    if durable.blocked.get(&view.configured) == Some(remote) {
+    if durable.is_blocked(&view.configured, remote) {
         return Comparison::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {

@@ -25,10 +25,12 @@ impl Service {
             image_changes: Vec::new(),
             kept_tags: Vec::new(),
             before: Vec::new(),
+            tag: None,
+            kept: Vec::new(),
         };
-        let containers = self.containers.as_deref().unwrap_or_default();
+        let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);
-        self.durable.deployment = Some(Deployment::new(plan, up_mode, containers, now));
+        self.durable.deployment = Some(Box::new(Deployment::new(plan, up_mode, containers, now)));
     }
 
     /// Compose ended.
@@ -76,7 +78,7 @@ impl Service {
         let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
         // What the engine cut off is tried again as it was.
         !self.gap
-            && self.durable.deployment.as_ref().is_some_and(gently)
+            && self.durable.deployment.as_deref().is_some_and(gently)
             && self.left_out().is_none()
             && (has_failed || containers.iter().any(is_stuck))
     }

@@ -4,17 +4,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_common::wire::Gate;
+use evenkeel_common::wire::{AuditEntry, Gate, KeptImage};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, LabelChange, Reference};
 use crate::model::{Container, State};
 
-use super::Service;
 use super::boot::StartReason;
 use super::outcome::{DeployOutcome, Ended};
 use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::{Failure, Interference};
+use super::rollout::tag::TagChange;
+use super::{Service, wording};
 
 /// Something that happened to a service, or that was decided about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +43,7 @@ pub(super) enum Event {
     /// An image of a deployment has another digest now, and is proven.
     Updated(Updated),
     /// A redeployment is proven.
-    Redeployed,
+    Redeployed { kept: Vec<KeptImage> },
     /// A redeployment failed.
     RedeployFailed { why: String, container: String, output: String },
     /// New images failed, and what ran before runs again.
@@ -73,6 +74,8 @@ pub(super) enum Event {
     Exhausted { container: String, failures: u32, problem: Option<String> },
     /// The registry has a newer tag than the configured one.
     NewerTag { image: String, tag: String },
+    /// The line with the tag was not put back: somebody has changed it, or it could not be written.
+    TagLineLeft { tag: TagChange, why: Option<String> },
     /// A rollback would fail now, or for another reason than before.
     WayBackAtRisk { risk: String },
     /// A rollback would succeed again; what stood in its way.
@@ -138,7 +141,9 @@ pub(super) struct Updated {
 pub(super) struct FailedDeployment {
     /// The images that changed, as configured, in words.
     pub(super) images: String,
-    /// The one that is to blame: digests before and after.
+    /// The one that is to blame.
+    pub(super) image: Option<Reference>,
+    /// Its digests before and after.
     pub(super) digests: Option<(Option<Digest>, Digest)>,
     pub(super) failure: Failure,
     /// Compose's output and the last log lines.
@@ -184,11 +189,32 @@ pub(super) struct ResourceAlert {
     pub(super) largest: Option<(String, f64)>,
 }
 
+impl Event {
+    /// The image that it is about, in normal form; `of` knows that of an image as configured.
+    pub(super) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
+        match self {
+            Event::Updated(updated) => Some(updated.change.reference.clone()),
+            Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => failed.image.clone(),
+            Event::UpdateAvailable { image, .. }
+            | Event::Approved { image, .. }
+            | Event::NotFound { image, .. }
+            | Event::NewerTag { image, .. }
+            | Event::Unblocked(Unblock::UpToDate { image, .. } | Unblock::NewDigest { image, .. }) => {
+                of(image)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Service {
     /// Something happened: it is counted now, and told once the decision is durable.
     pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
         self.durable.totals.fold(&event);
         self.ended = Ended::of(&event).or(self.ended);
+        if matches!(event, Event::Updated(_) | Event::RolledBack { .. } | Event::RollbackFailed { .. }) {
+            self.permits.decided = self.deployed_asks().unwrap_or_default();
+        }
         self.events.push((now, event));
     }
 
@@ -197,8 +223,13 @@ impl Service {
         self.raise_fault(fault, String::new(), now);
     }
 
-    /// The same, with what a program printed about it.
+    /// The same, with what a program printed about it. A service that is not polled only tells of it: no check would ever
+    /// find that it is over.
     pub(super) fn raise_fault(&mut self, fault: Option<Fault>, output: String, now: Timestamp) {
+        if let (Some(fault), false) = (&fault, self.can_check()) {
+            self.emit(Event::Faulted { fault: fault.clone(), output }, now);
+            return;
+        }
         let before = std::mem::replace(&mut self.fault, fault);
         let text = |fault: &Option<Fault>| fault.as_ref().map(|fault| fault.text.clone());
         if text(&before) == text(&self.fault) {
@@ -216,5 +247,25 @@ impl Service {
         let Some(deployment) = &self.durable.deployment else { return };
         let (cause, begun) = (deployment.plan().cause.clone(), deployment.begun);
         self.emit(Event::DeployEnded { outcome, cause, begun, updated }, now);
+    }
+
+    /// Entries of what was decided since this was asked last, to be recorded once that is durable.
+    pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
+        let events = std::mem::take(&mut self.events);
+        let Self { config, .. } = self;
+        let reference = |name: &str| {
+            let image = config.images.iter().find(|image| image.configured == name)?;
+            Some(image.reference.clone())
+        };
+        let entry = |(at, event): (Timestamp, Event)| {
+            let image = event.image(reference).map(|image| image.to_string());
+            Some(AuditEntry { image, ..wording::entry(config, at, event)? })
+        };
+        events.into_iter().filter_map(entry).collect()
+    }
+
+    /// The deployment that was decided since this was asked last, to be counted once that is durable.
+    pub fn take_ended(&mut self) -> Option<Ended> {
+        self.ended.take()
     }
 }

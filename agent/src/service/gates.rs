@@ -4,15 +4,26 @@
 //! record's `waiting`, the page and the command line all use these. A gate that is added is a function and a row: in
 //! [`GATES`] where it keeps a check from finding anything, in [`DIGEST_GATES`] where it holds a digest that was found.
 
+use std::sync::LazyLock;
+
 use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, Waiting, WhyReport};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::config::{ServiceConfig, UpdateConfig};
+use crate::model::image::Digest;
 use crate::ports::GateAnswer;
 
 use super::candidate::Candidate;
+use super::fleet::FleetView;
 use super::status::{Snapshot, StatusContext};
-use super::wording::seconds;
+use super::wording::{self, seconds};
+
+mod fleet;
+mod project;
+
+use fleet::{freeze, immunity, ring};
+pub(super) use project::own_hold;
+use project::project;
 
 /// What a gate looks at.
 struct View<'a> {
@@ -22,9 +33,8 @@ struct View<'a> {
     context: &'a StatusContext<'a>,
 }
 
-/// The gates before a digest is found, in the order in which they are asked.
-const GATES: [fn(&View<'_>) -> Gate; 8] =
-    [config, engine, registry, deploying, blocked, not_found, fault, signature];
+/// The gates before a digest is found, in the order in which they are asked; `signature` comes after the fleet's.
+const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, blocked, not_found, fault];
 
 /// Who wants an update to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,41 +50,77 @@ pub(super) enum Asker {
 /// A gate of a digest that was found.
 struct DigestGate {
     word: &'static str,
-    is_configured: fn(&UpdateConfig) -> bool,
+    is_configured: fn(&Rules<'_>) -> bool,
     judge: fn(&Rules<'_>, &Candidate) -> Gate,
     passed_by: &'static [Asker],
 }
 
 const COMMAND: &str = "command";
 
-/// The gates of a digest, in the order of DECISIONS 7. The warden's decisions (freeze, immunity, ring)
-/// belong before the command; `signature` is asked before a digest counts as found.
-const DIGEST_GATES: [DigestGate; 4] = [
+/// How many of [`DIGEST_GATES`] are the fleet's.
+const OF_FLEET: usize = 3;
+
+/// The gates of a digest, in the order of DECISIONS 7, where `signature` stands after the fleet's. It is asked before a
+/// digest counts as found. `project` is what they come to for other services that list the same image (`shared.rs`).
+const DIGEST_GATES: [DigestGate; 8] = [
+    DigestGate {
+        word: "freeze",
+        is_configured: |rules| rules.fleet.is_gating(),
+        judge: freeze,
+        passed_by: &[Asker::Redeploy],
+    },
+    DigestGate {
+        word: "immunity",
+        is_configured: |rules| rules.fleet.is_gating(),
+        judge: immunity,
+        passed_by: &[Asker::Redeploy],
+    },
+    DigestGate {
+        word: "ring",
+        is_configured: |rules| rules.fleet.is_gating(),
+        judge: ring,
+        passed_by: &[Asker::Redeploy],
+    },
     DigestGate {
         word: COMMAND,
-        is_configured: |update| !update.gate.is_empty(),
+        is_configured: |rules| !rules.update.gate.is_empty(),
         judge: command,
         passed_by: &[Asker::Redeploy],
     },
     DigestGate {
         word: "approval",
-        is_configured: |update| update.approve,
+        is_configured: |rules| rules.update.approve,
         judge: approval,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
     DigestGate {
         word: "min_age",
-        is_configured: |update| update.min_age.is_some(),
+        is_configured: |rules| rules.update.min_age.is_some(),
         judge: min_age,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
     DigestGate {
         word: "window",
-        is_configured: |update| update.window.is_some(),
+        is_configured: |rules| rules.update.window.is_some(),
         judge: window,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
+    // What a request passes of the service's own gates it passes of theirs.
+    DigestGate {
+        word: "project",
+        is_configured: |rules| rules.is_shared,
+        judge: project,
+        passed_by: &[Asker::Redeploy],
+    },
 ];
+
+impl DigestGate {
+    /// How it stands while there is no digest that it could hold.
+    fn idle(&self, view: &View<'_>) -> Gate {
+        let frozen = fleet::freeze_in_force(view).filter(|_| self.word == "freeze");
+        frozen.unwrap_or_else(|| open(self.word, "no update was found that it could hold"))
+    }
+}
 
 /// What the gates of a digest go by.
 #[derive(Clone, Copy)]
@@ -83,8 +129,32 @@ pub(super) struct Rules<'a> {
     pub(super) service: &'a str,
     /// As configured.
     pub(super) update: &'a UpdateConfig,
+    /// What is known of the fleet.
+    pub(super) fleet: &'a FleetView,
+    /// Whether another service of the project may hold an image of this one.
+    is_shared: bool,
+    /// Who wants the update.
+    asker: Asker,
     /// The time.
     pub(super) now: Timestamp,
+}
+
+/// What is configured where nothing is.
+static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
+
+impl<'a> Rules<'a> {
+    /// What the gates go by; `None` where the service has none.
+    pub(super) fn of(
+        service: &'a str,
+        update: Option<&'a UpdateConfig>,
+        fleet: &'a FleetView,
+        is_shared: bool,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let is_gated = update.is_some() || fleet.is_gating() || is_shared;
+        let update = update.unwrap_or(&NO_GATES);
+        is_gated.then_some(Self { service, update, fleet, is_shared, asker: Asker::Cycle, now })
+    }
 }
 
 impl Rules<'_> {
@@ -94,9 +164,10 @@ impl Rules<'_> {
         candidate: &'a Candidate,
         asker: Asker,
     ) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
-        let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self.update));
+        let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
         let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
-        rows.map(|row| (row.word, (row.judge)(self, candidate))).filter(|(_, gate)| gate.holds)
+        let rules = Self { asker, ..*self };
+        rows.map(move |row| (row.word, (row.judge)(&rules, candidate))).filter(|(_, gate)| gate.holds)
     }
 
     /// The first gate that holds a digest back from this asker.
@@ -126,15 +197,33 @@ impl Rules<'_> {
     /// What the record says of a digest that waits.
     pub(super) fn waiting(&self, candidate: &Candidate) -> Option<Waiting> {
         let gate = self.first_hold(candidate, Asker::Cycle)?;
-        Some(Waiting {
-            image: candidate.image.clone(),
-            digest: candidate.digest.to_string(),
-            gate: gate.gate,
-            why: gate.why,
-            lifts_at: gate.lifts_at,
-            clear: gate.clear.unwrap_or_default(),
-        })
+        Some(waiting(&candidate.image, &candidate.digest, gate))
     }
+}
+
+/// What the record says of a digest that waits for this gate.
+pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate) -> Waiting {
+    Waiting {
+        image: image.to_owned(),
+        digest: digest.to_string(),
+        gate: gate.gate,
+        why: gate.why,
+        lifts_at: gate.lifts_at,
+        clear: gate.clear.unwrap_or_default(),
+        blocked_by: gate.blocked_by,
+        output: gate.output,
+    }
+}
+
+/// The gate of a digest that a person has replaced.
+pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
+    let why = wording::swarm::declined(image, digest);
+    by(format!("POST /trigger/{service}"), held("blocked", why))
+}
+
+/// The gate of a digest that does not count as signed.
+pub(super) fn unsigned(why: String) -> Gate {
+    by("sign the image with a key of signed_by", held("signature", why))
 }
 
 /// Whether this is the gate of the command.
@@ -144,20 +233,23 @@ pub(super) fn is_command(gate: &Gate) -> bool {
 
 /// How the first digest that is held, or else the first that was found, stands before each of its gates.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
-    let update = view.config.update.as_deref();
-    let rules = update.map(|update| Rules { service: &view.record.name, update, now: view.context.now });
+    let (update, fleet) = (view.config.update.as_deref(), &*view.snapshot.fleet);
+    let is_shared = view.snapshot.shares_gates;
+    let rules = Rules::of(&view.record.name, update, fleet, is_shared, view.context.now);
     let candidates = &view.snapshot.candidates;
     let is_held = |candidate: &&Candidate| {
         rules.is_some_and(|rules| rules.first_hold(candidate, Asker::Cycle).is_some())
     };
     let candidate = candidates.iter().find(is_held).or(candidates.first());
-    DIGEST_GATES.iter().map(move |row| {
-        match (rules.filter(|rules| (row.is_configured)(rules.update)), candidate) {
-            (None, _) => open(row.word, "not configured"),
-            (Some(_), None) => open(row.word, "no update was found that it could hold"),
-            (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
-        }
+    DIGEST_GATES.iter().map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
+        (None, _) => open(row.word, "not configured"),
+        (Some(_), None) => row.idle(view),
+        (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
     })
+}
+
+fn redeploy(rules: &Rules<'_>) -> String {
+    format!("POST /redeploy/{}", rules.service)
 }
 
 fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -173,7 +265,7 @@ fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         }
         None => format!("{program} is being asked"),
     };
-    by(format!("POST /redeploy/{}", rules.service), held(COMMAND, why))
+    by(redeploy(rules), held(COMMAND, why))
 }
 
 fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -214,7 +306,10 @@ pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<
     let record = snapshot.record(context);
     let view = View { record: &record, snapshot, config, context };
     let before = GATES.iter().map(|gate| gate(&view));
-    let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
+    let of_digest: Vec<Gate> = digest_gates(&view).collect();
+    let (of_fleet, own) = of_digest.split_at(OF_FLEET);
+    let between = of_fleet.iter().cloned().chain([signature(&view)]).chain(own.iter().cloned());
+    let gates: Vec<Gate> = before.chain(between).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
     let answer = held.map_or_else(|| nothing_to_do(&view), |gate| gate.why.clone());
     WhyReport { service: record.name.clone(), answer, gates }
@@ -223,7 +318,15 @@ pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<
 const SCHEDULE: &str = "schedule";
 
 fn open(gate: &str, why: impl Into<String>) -> Gate {
-    Gate { gate: gate.to_owned(), holds: false, why: why.into(), lifts_at: None, clear: None }
+    Gate {
+        gate: gate.to_owned(),
+        holds: false,
+        why: why.into(),
+        lifts_at: None,
+        clear: None,
+        blocked_by: None,
+        output: None,
+    }
 }
 
 fn held(gate: &str, why: impl Into<String>) -> Gate {
@@ -245,9 +348,9 @@ fn config(view: &View<'_>) -> Gate {
     if config.images.is_empty() {
         return by("name images in the configuration", held(word, "no image is configured"));
     }
-    if config.project().is_none() {
+    if !config.can_deploy() {
         return by(
-            "configure compose_files and compose_project",
+            "configure compose_files and compose_project, or swarm_service",
             held(word, "no compose project is configured, so that new images can't be deployed"),
         );
     }
@@ -256,6 +359,9 @@ fn config(view: &View<'_>) -> Gate {
             "configure an image by its tag",
             held(word, "every image is pinned to a digest, which never changes"),
         );
+    }
+    if let Some(why) = &view.snapshot.undeployable {
+        return held(word, why.clone());
     }
     open(word, "auto_update is on")
 }
@@ -277,13 +383,16 @@ fn registry(view: &View<'_>) -> Gate {
 
 fn deploying(view: &View<'_>) -> Gate {
     match (&view.record.deploy, view.record.deploying) {
-        (Some(progress), _) => Gate { lifts_at: progress.deadline, ..held("deploying", in_words(progress)) },
+        (Some(progress), _) => Gate {
+            lifts_at: progress.deadline,
+            ..held("deploying", in_words(progress, view.config.swarm_service.as_deref()))
+        },
         (None, true) => held("deploying", "the compose project is being brought up"),
         (None, false) => open("deploying", "no deployment is under way"),
     }
 }
 
-fn in_words(progress: &DeployProgress) -> String {
+fn in_words(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
     let image = &progress.image;
     match progress.phase {
         DeployPhase::Pulling if progress.total_bytes > 0 => {
@@ -291,7 +400,10 @@ fn in_words(progress: &DeployProgress) -> String {
             format!("{image} is being pulled ({percent} %)")
         }
         DeployPhase::Pulling => format!("{image} is being pulled"),
-        DeployPhase::Starting => format!("the project is being started with {image}"),
+        DeployPhase::Starting => match swarm_service {
+            Some(service) => format!("the swarm is replacing the tasks of {service} with {image}"),
+            None => format!("the project is being started with {image}"),
+        },
         DeployPhase::Probation => format!("{image} is on probation"),
         DeployPhase::RollingBack => format!("{image} failed and is being rolled back"),
     }
@@ -299,9 +411,12 @@ fn in_words(progress: &DeployProgress) -> String {
 
 fn blocked(view: &View<'_>) -> Gate {
     let Some((image, digest)) = view.snapshot.blocked.first_key_value() else {
+        if let Some((image, digest)) = view.snapshot.declined.first_key_value() {
+            return declined(&view.record.name, image, digest);
+        }
         return open("blocked", "no digest is blocked");
     };
-    let why = format!("{image}: {digest} failed here and is blocked until the registry has another digest");
+    let why = format!("{image}: {}", wording::blocked(digest));
     by(format!("POST /unblock/{}", view.record.name), held("blocked", why))
 }
 
@@ -319,9 +434,8 @@ fn not_found(view: &View<'_>) -> Gate {
 /// No signature counts: nobody can let it pass but who signs it (DECISIONS 7).
 fn signature(view: &View<'_>) -> Gate {
     let word = "signature";
-    if let Some(why) = view.snapshot.unsigned.values().next() {
-        let waits = Gate { lifts_at: None, ..held(word, why.clone()) };
-        return by("sign the image with a key of signed_by", waits);
+    if let Some(first) = view.snapshot.unsigned.values().next() {
+        return unsigned(first.why.clone());
     }
     match &view.config.update {
         Some(update) if !update.signed_by.is_empty() => open(word, "no image waits for a signature"),
@@ -360,99 +474,13 @@ fn nothing_to_do(view: &View<'_>) -> String {
     let runs = if digests.is_empty() { String::new() } else { format!("; {} runs", digests.join(", ")) };
     let proven = view.snapshot.proven_at.map(|at| format!(", proven at {}", seconds(at)));
     let runs = format!("{runs}{}", proven.filter(|_| !digests.is_empty()).unwrap_or_default());
+    let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
     match view.record.last_check {
-        Some(at) => format!("up to date as of the check at {}{runs}{next}", seconds(at)),
-        None => format!("not checked yet{next}"),
+        Some(at) => format!("up to date as of the check at {}{runs}{next}{frozen}", seconds(at)),
+        None => format!("not checked yet{next}{frozen}"),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::model::image::Digest;
-    use crate::ports::PullProgress;
-    use crate::service::boot::{Boot, StartReason};
-    use crate::service::tests::config;
-    use crate::service::{Durable, Service};
-
-    /// What a case changes of a service that is up to date.
-    type Change = fn(&mut Snapshot, &mut ServiceConfig, &mut StatusContext<'_>);
-
-    fn asked(change: Change) -> WhyReport {
-        let mut config = config();
-        let (service, _) = Service::new(
-            Arc::new(config.clone()),
-            Durable::default(),
-            Boot::default(),
-            StartReason::Start,
-            Timestamp::UNIX_EPOCH,
-        );
-        let mut snapshot = service.snapshot(PullProgress::default());
-        snapshot.status.last_check = Some(Timestamp::UNIX_EPOCH);
-        let mut context = StatusContext {
-            now: Timestamp::from_second(60).unwrap(),
-            next_poll: Some(Timestamp::from_second(90).unwrap()),
-            engine_error: None,
-            state_error: None,
-        };
-        change(&mut snapshot, &mut config, &mut context);
-        why(&snapshot, &config, &context)
-    }
-
-    #[test]
-    fn each_gate_alone_holds_and_gives_the_answer() {
-        let cases: [(&str, &str, Change); 8] = [
-            ("config", "auto_update is false", |_, config, _| config.auto_update = false),
-            ("engine", "connection refused", |_, _, context| {
-                context.engine_error = Some("connection refused");
-            }),
-            ("registry", "no route", |snapshot, _, _| snapshot.registry_fault = Some("no route".into())),
-            ("deploying", "being brought up", |snapshot, _, _| snapshot.status.deploying = true),
-            ("blocked", "failed here", |snapshot, _, _| {
-                snapshot.blocked = BTreeMap::from([("web".to_owned(), Digest::of(b"bad"))]);
-            }),
-            ("not_found", "has no digest", |snapshot, _, _| {
-                snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
-            }),
-            ("signature", "is not signed", |snapshot, _, _| {
-                snapshot.unsigned = BTreeMap::from([("web".to_owned(), "web: 1 is not signed".to_owned())]);
-            }),
-            ("fault", "compose up failed", |snapshot, _, _| {
-                snapshot.status.errored = Some("compose up failed".into());
-            }),
-        ];
-        for (word, part, change) in cases {
-            let report = asked(change);
-            assert!(report.answer.contains(part), "{word}: {report:#?}");
-            let holding: Vec<&str> =
-                report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
-            assert_eq!(holding, [word, SCHEDULE]);
-        }
-    }
-
-    #[test]
-    fn what_is_up_to_date_waits_for_the_next_check() {
-        let report = asked(|_, _, _| {});
-        assert_eq!(
-            report.answer,
-            "up to date as of the check at 1970-01-01 00:00:00 UTC; the next check is at 1970-01-01 00:01:30 UTC"
-        );
-        let schedule = report.gates.last().unwrap();
-        assert_eq!(schedule.lifts_at, Timestamp::from_second(90).ok());
-        assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web"));
-    }
-
-    #[test]
-    fn the_first_gate_that_holds_gives_the_answer_and_words_are_said_once() {
-        let report = asked(|snapshot, _, context| {
-            context.engine_error = Some("away");
-            snapshot.status.errored = Some("broken".into());
-        });
-        assert!(report.answer.contains("away"), "{report:#?}");
-        let words: BTreeSet<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
-        assert_eq!(words.len(), report.gates.len());
-    }
-}
+#[path = "gates_tests.rs"]
+mod tests;

@@ -99,13 +99,14 @@ impl Healer {
     /// been away all the time.
     pub(super) fn engine_gap(&mut self, asked: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
         let still = |back: Option<Timestamp>| {
-            back.is_none_or(|back| now.duration_since(back) <= signed(ENGINE_SHUTDOWN))
+            back.is_none_or(|back| now.duration_since(back).abs() <= signed(ENGINE_SHUTDOWN))
         };
         let since = self.away.filter(|(_, back)| still(*back)).map(|(since, _)| since);
         self.away = Some((since.unwrap_or(now - SHUTDOWN_SEEN), None));
         let own: Vec<String> = asked
             .iter()
-            .filter(|(_, at)| now.duration_since(**at) <= signed(ENGINE_SHUTDOWN))
+            // A stop in the future is one before the clock was set back.
+            .filter(|(_, at)| now.duration_since(**at).abs() <= signed(ENGINE_SHUTDOWN))
             .map(|(id, _)| id.clone())
             .collect();
         for id in own {
@@ -319,8 +320,9 @@ impl Service {
                 self.emit(Event::RestartUnanswered, now);
             }
             Err(error) => {
-                let (config, problem) = (&self.config, error.to_string());
-                let failed = restart_state::restart_failed(restart, config, name, &problem, now);
+                let (config, what) = (&self.config, error.to_string());
+                let ended = restart.problem.as_ref().is_none_or(|problem| problem.ended);
+                let failed = restart_state::restart_failed(restart, config, name, (&what, ended), now);
                 self.emit(failed, now);
             }
         }

@@ -2,18 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use evenkeel_common::wire::{FleetAnswer, FleetAsk, KeptImage};
 use jiff::Timestamp;
 
 use super::action::DisplacedTag;
+use super::fleet::FleetView;
 use super::maintenance::MaintenanceResult;
+use super::shared::SharedCandidate;
+use super::swarm::plan::SwarmResult;
 use super::wording;
+use crate::model::env_file::TagSetting;
 use crate::model::image::{Digest, ImageId, LabelChange, Reference};
-use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw};
+use crate::model::swarm::SwarmService;
+use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw, SwarmError};
 use crate::ports::GateAnswer;
+use crate::ports::fleet::FleetError;
 
 /// Something that is known now and was not before.
 #[derive(Debug, Clone, PartialEq)]
+// Inputs travel boxed.
+#[allow(clippy::large_enum_variant)]
 pub enum Input {
     /// A check of registry and engine ended.
     Checked {
@@ -31,6 +41,15 @@ pub enum Input {
         /// The containers, or why they could not be read.
         result: Result<Vec<Container>, EngineError>,
     },
+    /// A swarm service was read.
+    SwarmSeen {
+        /// As in [`Input::Checked`].
+        generation: u64,
+        /// The service, or why it could not be read.
+        result: Result<SwarmService, SwarmError>,
+    },
+    /// A step of the update of a swarm service ended.
+    SwarmStepped(SwarmResult),
     /// A step of the deployment ended.
     Stepped(StepResult),
     /// A restart ended.
@@ -67,13 +86,29 @@ pub enum Input {
         /// Its answer.
         answer: GateAnswer,
     },
+    /// What is known of the fleet has changed.
+    Fleet(Arc<FleetView>),
+    /// The wardens have answered, or have not.
+    FleetAnswered {
+        /// Image as configured.
+        image: String,
+        /// What they were asked.
+        ask: FleetAsk,
+        /// Their answer.
+        answer: Result<FleetAnswer, FleetError>,
+    },
+    /// A lease was given back, or no warden took it.
+    FleetReleased(FleetAsk),
 }
 
 impl Input {
     /// The same for later: what was read by then is out of date, and is read again.
     #[must_use]
     pub fn held(mut self) -> Self {
-        if let Input::Checked { generation, .. } | Input::Inspected { generation, .. } = &mut self {
+        if let Input::Checked { generation, .. }
+        | Input::Inspected { generation, .. }
+        | Input::SwarmSeen { generation, .. } = &mut self
+        {
             *generation = u64::MAX;
         }
         self
@@ -85,9 +120,14 @@ impl Input {
             Input::Checked { .. }
             | Input::Inspected { .. }
             | Input::Stepped(_)
+            | Input::SwarmSeen { .. }
+            | Input::SwarmStepped(_)
             | Input::Restarted { .. }
             | Input::Maintained(_)
-            | Input::CommandAnswered { .. } => true,
+            | Input::CommandAnswered { .. }
+            | Input::Fleet(_)
+            | Input::FleetAnswered { .. }
+            | Input::FleetReleased(_) => true,
             Input::Event { .. } | Input::EngineGap | Input::EngineBack | Input::Measured(_) => false,
         }
     }
@@ -121,9 +161,13 @@ pub struct Observation {
     /// One view per configured image, in the configuration's order.
     pub images: Vec<ImageView>,
     /// All containers of the service.
-    pub containers: Vec<Container>,
+    pub containers: Arc<[Container]>,
+    /// The swarm service, where it is one.
+    pub swarm: Option<Box<SwarmService>>,
     /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    /// What other services of the project make of the digests, by image as configured.
+    pub others: BTreeMap<String, Vec<SharedCandidate>>,
     /// The compose files.
     pub files: Files,
     /// Compose files that containers were made with and the configuration does not name, where it would change these
@@ -133,6 +177,17 @@ pub struct Observation {
     pub unanswered: BTreeMap<String, Unanswered>,
     /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
     pub unsigned: BTreeMap<String, Unsigned>,
+    /// The tag that the env file sets (`tag_variable`); `None` where none is configured, or it could not be read.
+    pub tag: Option<TagInForce>,
+}
+
+/// The tag that a line of the env file sets, as one check read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagInForce {
+    /// Where it is set, and to which tag.
+    pub setting: TagSetting,
+    /// SHA-256 of the whole file in hex.
+    pub file_hash: String,
 }
 
 /// Why the registry's digest of an image is not known.
@@ -153,6 +208,8 @@ pub enum Unsigned {
     Invalid(SignatureFlaw),
     /// It is not known whether it has one, with a stable text.
     Unknown(String),
+    /// Another service of the project asks for a signature that it has not, or is not known to have, in words.
+    Elsewhere(String),
 }
 
 impl Observation {
@@ -194,8 +251,13 @@ pub enum Files {
 pub struct ImageView {
     /// As configured.
     pub configured: String,
-    /// Normal form.
+    /// What the compose files come to: the configured reference in normal form, with the tag that the env file sets where
+    /// that is another.
     pub reference: Reference,
+    /// The same with a newer tag, where there is one that may be deployed. The registry was asked for that.
+    pub newer: Option<Reference>,
+    /// What the containers here were made from: `reference`, unless the tag in the env file was changed since.
+    pub from: Reference,
     /// What the registry has; `None` for a pinned reference, which never updates, and where it was not asked or gave no
     /// answer.
     pub remote: Option<Digest>,
@@ -203,6 +265,19 @@ pub struct ImageView {
     pub running: Vec<LocalImage>,
     /// The image that the tag names on this machine.
     pub tagged: Option<LocalImage>,
+}
+
+impl ImageView {
+    /// An image of which nothing is known yet.
+    pub fn new(configured: String, reference: Reference) -> Self {
+        let from = reference.clone();
+        Self { configured, reference, newer: None, from, remote: None, running: Vec::new(), tagged: None }
+    }
+
+    /// What the registry is asked for.
+    pub fn target(&self) -> &Reference {
+        self.newer.as_ref().unwrap_or(&self.reference)
+    }
 }
 
 /// A local image as seen from one repository.
@@ -260,6 +335,10 @@ pub enum StepResult {
         /// Last log lines of the container that failed.
         log: String,
     },
+    /// The line of the env file is as it is wanted.
+    TagWritten,
+    /// Somebody has changed the line of the env file meanwhile; it is left alone.
+    TagTaken,
     /// The tags are where they were.
     TagsRestored,
     /// The old images are unpinned.
@@ -299,6 +378,8 @@ pub enum ServiceRequest {
 pub enum ServiceReply {
     /// It will be done.
     Accepted,
+    /// All of it will be deployed anew, but what these images run stays.
+    Redeploying(Vec<KeptImage>),
     /// It will not, for this reason.
     Skipped(&'static str),
     /// Blocks were removed.

@@ -1,14 +1,71 @@
 //! What follows from how the containers look: an answer for the rollout on probation, or for the healer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use jiff::Timestamp;
 
-use crate::model::{Container, EngineError, State};
+use crate::model::{Container, EngineError, EventKind, State};
 
+use super::action::Action;
 use super::assess::Stops;
 use super::rollout::step::Phase;
 use super::{ENGINE_RETRY, Service, heal};
 
+/// Events come in bursts: one inspection after the last of them is enough.
+const SETTLE: Duration = Duration::from_millis(300);
+
 impl Service {
+    /// The inspection that is due.
+    pub(super) fn next_inspection(&mut self, now: Timestamp) -> Option<Action> {
+        if self.inspecting || self.inspect_at.is_none_or(|at| at > now) {
+            return None;
+        }
+        self.inspect_at = None;
+        if let Some(service) = self.swarm_name() {
+            let service = service.to_owned();
+            self.inspecting = true;
+            return Some(Action::LookAtSwarm { generation: self.inspection_generation(), service });
+        }
+        let members = self.members()?;
+        self.inspecting = true;
+        Some(Action::Inspect { generation: self.inspection_generation(), members })
+    }
+
+    /// Something happened to a container.
+    pub(super) fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
+        match what {
+            EventKind::Kill { signal } => {
+                let known = self.containers().iter().find(|container| container.id == id);
+                if heal::asks_to_stop(*signal, known) {
+                    self.told_to_stop(id, at);
+                }
+            }
+            EventKind::Stop => self.told_to_stop(id, at),
+            EventKind::Die { exit_code } => {
+                self.exits.insert(id, *exit_code);
+            }
+            EventKind::Destroy => {
+                self.durable.stops.remove(&id);
+                self.durable.engine_stops.remove(&id);
+                self.exits.remove(&id);
+            }
+            _ => {}
+        }
+        // What a restart policy does with a container that ends is nobody's work.
+        if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
+        {
+            self.touched_at = Some(now);
+        }
+        let soon = now + SETTLE;
+        self.inspect_at = Some(self.inspect_at.map_or(soon, |at| at.min(soon)));
+    }
+
+    fn told_to_stop(&mut self, id: String, at: Timestamp) {
+        let durable = &mut self.durable;
+        self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
+    }
+
     /// The containers were read, or could not be.
     pub(super) fn inspected(&mut self, result: Result<Vec<Container>, EngineError>, now: Timestamp) {
         let containers = match result {
@@ -18,10 +75,11 @@ impl Service {
         self.compare_with_shutdown(&containers, now);
         if let Some(deployment) = &mut self.durable.deployment {
             let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
+            let phase = deployment.phase.clone();
             // Events tell of what was seen here.
-            self.containers = Some(containers.clone());
+            self.note_containers(&containers);
             if let Some(outcome) = outcome {
-                match deployment.phase.clone() {
+                match phase {
                     Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
                     _ => self.probation_seen(outcome, now),
                 }
@@ -31,7 +89,18 @@ impl Service {
         if self.durable.deployment.is_none() && !self.project.is_busy {
             self.heal(&containers, now);
         }
-        self.containers = Some(containers);
+        self.note_containers(&containers);
+    }
+
+    /// The containers as they are now. For the most part that is how the check has seen them: then they are kept once.
+    pub(super) fn note_containers(&mut self, containers: &[Container]) {
+        let known = self.seen.as_ref().map(|seen| &seen.containers).filter(|known| ***known == *containers);
+        self.containers = Some(known.map_or_else(|| containers.into(), Arc::clone));
+    }
+
+    /// The containers as they were read last; none where they were not read yet.
+    pub(super) fn containers(&self) -> &[Container] {
+        self.containers.as_deref().unwrap_or_default()
     }
 
     /// The containers could not be read.

@@ -9,16 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfiguredImage;
 use crate::model::Project;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::tags::TagPattern;
 
 use super::action::Action;
 use super::event::Event;
+use super::input::Observation;
 use super::{Service, compare, wording};
 
 /// Time between two looks for newer tags.
 const TAGS_EVERY: SignedDuration = SignedDuration::from_hours(1);
+/// The same where a registry tells of pushes, whoever says that it is the registry.
+const TAGS_APART: SignedDuration = SignedDuration::from_secs(5);
 /// Time between two checks of the way back.
 const WAY_BACK_EVERY: SignedDuration = SignedDuration::from_hours(24);
 /// The first check of the way back comes at some time of this span after the start, another for each service.
@@ -35,6 +39,8 @@ pub enum MaintenanceTask {
         pattern: TagPattern,
         /// What is in use.
         images: Vec<TagInUse>,
+        /// Something was pushed: lists that were read before do not count.
+        anew: bool,
     },
     /// Remove images that no tag names and no container uses.
     RemoveImages {
@@ -43,8 +49,8 @@ pub enum MaintenanceTask {
     },
     /// See whether a rollback to what runs now would be possible.
     CheckWayBack {
-        /// What would be brought up.
-        project: Project,
+        /// What would be brought up; `None` for a service of a swarm, whose nodes all fetch what they lack.
+        project: Option<Project>,
         /// What runs.
         images: Vec<RunningImage>,
     },
@@ -59,6 +65,8 @@ pub struct TagInUse {
     pub repository: Repository,
     /// The tag.
     pub tag: String,
+    /// Whether its newer tag must be one that all images have of which this is true: one variable is the tag of all.
+    pub is_shared: bool,
 }
 
 /// An image that runs.
@@ -77,9 +85,9 @@ pub struct RunningImage {
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceResult {
-    /// The newest tag of each image, as configured, that is newer than the one in use. What could not be read is left
-    /// out.
-    NewerTags(BTreeMap<String, Option<String>>),
+    /// Tags of each image, as configured, that are newer than the one in use: the newest first, at most
+    /// [`MOST_NEWER`](super::newer_tags::MOST_NEWER). What could not be read is left out.
+    NewerTags(BTreeMap<String, Vec<String>>),
     /// Images that are no longer here.
     ImagesRemoved(Vec<ImageId>),
     /// What stands in the way of a rollback; `None` where the engine gave no answer, so that nothing is known.
@@ -89,6 +97,13 @@ pub enum MaintenanceResult {
 /// Something that would keep a rollback from succeeding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RollbackRisk {
+    /// The registry does not serve the image that the tasks of a swarm run on.
+    NotServed {
+        /// As configured.
+        image: String,
+        /// Why not.
+        registry: GoneFrom,
+    },
     /// An image that runs is neither here nor in its registry.
     ImageGone {
         /// As configured.
@@ -140,19 +155,29 @@ pub struct DeployedImage {
 }
 
 /// What is due, and what was found.
+// Each flag is one open question of its own; none excludes another.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Maintenance {
     is_running: bool,
     tags_at: Option<Timestamp>,
+    /// When newer tags were looked for last.
+    tags_looked_at: Option<Timestamp>,
+    /// Something was pushed since.
+    is_told: bool,
     way_back_at: Option<Timestamp>,
     removal_due: bool,
-    newer: BTreeMap<String, String>,
+    /// Newer tags by image as configured, the newest first.
+    pub(super) newer: BTreeMap<String, Vec<String>>,
+    /// The registry has given an answer since the start.
+    pub(super) has_looked: bool,
 }
 
 impl Maintenance {
     /// All times that it waits for.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.tags_at.iter_mut().chain(self.way_back_at.iter_mut())
+        let tags = self.tags_at.iter_mut().chain(self.tags_looked_at.iter_mut());
+        tags.chain(self.way_back_at.iter_mut())
     }
 }
 
@@ -177,6 +202,7 @@ impl Service {
         }
         if self.maintenance.tags_at.is_none_or(|at| at <= now) {
             self.maintenance.tags_at = Some(now + TAGS_EVERY);
+            self.maintenance.tags_looked_at = Some(now);
             if let Some(task) = self.tags_in_use() {
                 return Some(task);
             }
@@ -226,43 +252,78 @@ impl Service {
         self.config.update.as_ref()?.tags.as_ref()
     }
 
-    fn tags_in_use(&self) -> Option<MaintenanceTask> {
+    /// A registry has told of a push that may be a newer tag: it is looked for soon.
+    pub fn tag_was_pushed(&mut self, now: Timestamp) {
+        let maintenance = &mut self.maintenance;
+        maintenance.is_told = true;
+        let soon = maintenance.tags_looked_at.map_or(now, |at| now.max(at + TAGS_APART));
+        maintenance.tags_at = maintenance.tags_at.map(|at| at.min(soon));
+    }
+
+    fn tags_in_use(&mut self) -> Option<MaintenanceTask> {
+        let anew = std::mem::take(&mut self.maintenance.is_told);
         let pattern = self.tag_pattern()?.clone();
         let in_use = self.config.images.iter().filter(|image| !image.reference.is_pinned());
         let images: Vec<TagInUse> = in_use
             .map(|image| TagInUse {
                 configured: image.configured.clone(),
                 repository: image.reference.repository.clone(),
-                tag: image.reference.tag.clone().unwrap_or_else(|| "latest".to_owned()),
+                tag: self.tag_in_use(image),
+                is_shared: self.config.is_of_variable(&image.configured),
             })
             .collect();
-        (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images })
+        (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images, anew })
+    }
+
+    fn tag_in_use(&self, image: &ConfiguredImage) -> String {
+        let in_force = self.seen.as_ref().and_then(|seen| seen.tag.as_ref());
+        match in_force.filter(|_| self.config.is_of_variable(&image.configured)) {
+            Some(in_force) => in_force.setting.tag.clone(),
+            None => image.reference.tag.clone().unwrap_or_else(|| "latest".to_owned()),
+        }
+    }
+
+    /// The env file sets another tag than before: what is newer than that is looked for.
+    pub(super) fn follow_tag(&mut self, observation: &Observation) {
+        let tag = |seen: &Observation| seen.tag.as_ref().map(|tag| tag.setting.tag.clone());
+        let before = self.seen.as_deref().and_then(tag);
+        if let (Some(before), Some(after)) = (before, tag(observation))
+            && before != after
+        {
+            self.maintenance.newer.retain(|image, _| !self.config.is_of_variable(image));
+            self.maintenance.tags_at = None;
+        }
     }
 
     /// Each newer tag is told once; while a registry gives no answer, what is known of it stays.
-    fn tags_found(&mut self, found: BTreeMap<String, Option<String>>, now: Timestamp) {
-        for (image, newest) in found {
-            let Some(tag) = newest else {
+    fn tags_found(&mut self, found: BTreeMap<String, Vec<String>>, now: Timestamp) {
+        let before = self.tags_to_deploy();
+        self.maintenance.has_looked |= !found.is_empty();
+        for (image, newer) in found {
+            let Some(tag) = newer.first().cloned() else {
                 self.maintenance.newer.remove(&image);
                 continue;
             };
-            self.maintenance.newer.insert(image.clone(), tag.clone());
+            self.maintenance.newer.insert(image.clone(), newer);
             if self.durable.told_tags.get(&image) != Some(&tag) {
                 self.durable.told_tags.insert(image.clone(), tag.clone());
                 self.emit(Event::NewerTag { image, tag }, now);
             }
         }
+        if self.tags_to_deploy() != before {
+            self.check_due |= self.can_check();
+        }
     }
 
     /// The newest tag that is newer than the configured one of this image.
     pub(super) fn newer_tag(&self, configured: &str) -> Option<&String> {
-        self.tag_pattern().and_then(|_| self.maintenance.newer.get(configured))
+        self.tag_pattern().and_then(|_| self.maintenance.newer.get(configured)?.first())
     }
 
     /// When the way back is to be checked. The first time is another for each service: many that are checked at once
     /// would all run compose at once.
     fn way_back_at(&self, now: Timestamp) -> Option<Timestamp> {
-        if !self.config.auto_update || self.config.project().is_none() {
+        if !self.config.auto_update || !self.config.can_deploy() {
             return None;
         }
         if let Some(at) = self.maintenance.way_back_at {
@@ -288,7 +349,7 @@ impl Service {
             })
         });
         let images = images.filter(|image| !image.id.0.is_empty()).collect();
-        Some(MaintenanceTask::CheckWayBack { project: self.config.project()?, images })
+        Some(MaintenanceTask::CheckWayBack { project: self.config.project(), images })
     }
 
     fn way_back_checked(&mut self, risks: Option<Vec<RollbackRisk>>, now: Timestamp) {
@@ -327,7 +388,7 @@ impl Service {
         let mut kept: BTreeSet<&ImageId> = BTreeSet::new();
         kept.extend(self.durable.proven.values().map(|image| &image.id));
         kept.extend(self.durable.unproven.values());
-        kept.extend(self.containers.iter().flatten().map(|container| &container.image));
+        kept.extend(self.containers().iter().map(|container| &container.image));
         for deployed in self.durable.deployed.values() {
             let proven = deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));

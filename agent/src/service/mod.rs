@@ -12,10 +12,13 @@
 //! | `rollout/` | the rollout of images: plan, steps, probation, rollback |
 //! | `compose_run.rs` | a `compose up` that is no rollout: start, changed files, force up, recreate |
 //! | `scope.rs` | which compose services an update brings up |
+//! | `shared.rs` | what the gates of other services of the project mean for an image that they list, too |
 //! | `siblings.rs` | what the other services of the project mean for this one |
 //! | `inspect.rs` | what follows from how the containers look |
 //! | `heal.rs` | which container is unwell, and what helps it |
 //! | `restart_state.rs` | when it is restarted, and when to give up |
+//! | `kept.rs` | images that a redeployment leaves on what they run |
+//! | `newer_tags.rs` | which newer tag is deployed next, and which have failed |
 //! | `maintenance.rs` | newer tags, images that are no longer needed, whether a rollback would be possible |
 //! | `request.rs` | what a person asks |
 //! | `boot.rs` | what follows when the agent or the machine stops and starts |
@@ -26,7 +29,9 @@
 //! | `event.rs` | what happened, as typed values |
 //! | `wording.rs` | the sentences: audit entries, faults, reasons |
 //! | `outcome.rs` | what is counted |
+//! | `fleet.rs`, `permit.rs` | what is known of the fleet; what it is asked before an update |
 //! | `gates.rs` | what keeps an update from going live now |
+//! | `swarm/` | updates of swarm services, in place of `rollout/` |
 //! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
 pub mod action;
@@ -39,21 +44,28 @@ mod clock_shift;
 mod compare;
 mod compose_run;
 mod event;
+pub mod fleet;
+mod gate_command;
 pub mod gates;
 pub mod heal;
 pub mod input;
 mod inspect;
+mod kept;
 pub mod maintenance;
+pub mod newer_tags;
 pub mod outcome;
+mod permit;
 mod request;
 pub mod restart_state;
 pub mod rollout;
 pub mod runtime;
 pub mod scope;
+pub mod shared;
 mod siblings;
 mod start;
 mod state;
 pub mod status;
+pub mod swarm;
 mod wording;
 
 #[cfg(test)]
@@ -67,7 +79,8 @@ use evenkeel_common::wire::AuditEntry;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::config::ServiceConfig;
-use crate::model::{Container, EventKind, Members, Project};
+use crate::model::swarm::SwarmService;
+use crate::model::{Container, Members, Project};
 
 use action::{Action, FilesAsked};
 use boot::{Boot, StartReason};
@@ -75,14 +88,13 @@ use event::{Event, Fault};
 use heal::Remedy;
 use input::{Input, LocalImage, Observation};
 use outcome::Ended;
+use permit::FleetSays;
 use rollout::plan::Cause;
 use rollout::step::Phase;
 pub use state::{Durable, Totals};
 
 /// Time between two inspections of containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
-/// Events come in bursts: one inspection after the last of them is enough.
-const SETTLE: Duration = Duration::from_millis(300);
 /// Wait before a step is taken again because the engine was away.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
 /// Wait before a rollback is tried again; it doubles with every attempt. Together they outlast an editor that writes a
@@ -106,10 +118,13 @@ pub struct Service {
     generation: u64,
     /// The other services of its compose project.
     project: siblings::SharedProject,
-    seen: Option<Observation>,
+    seen: Option<Arc<Observation>>,
     /// Images that were fetched since they were read last, by name as configured.
     fetched: BTreeMap<String, LocalImage>,
-    containers: Option<Vec<Container>>,
+    /// The containers as they were read last.
+    containers: Option<Arc<[Container]>>,
+    /// The swarm service, where it is one.
+    swarm: Option<Box<SwarmService>>,
     /// Exit code of each container's last run: an inspection forgets it when the next run begins.
     exits: BTreeMap<String, i64>,
     healer: heal::Healer,
@@ -133,7 +148,13 @@ pub struct Service {
     /// A cycle, or a person, has asked for a check since the gate command was asked last.
     new_cycle: bool,
     /// Questions to the gate command.
-    command_asks: Vec<candidate::CommandAsk>,
+    command_asks: Vec<gate_command::CommandAsk>,
+    /// What is known of the fleet.
+    fleet: Arc<fleet::FleetView>,
+    /// Questions to the wardens.
+    permits: permit::Permits,
+    /// When the registry answered last for an image as configured, where gates may hold it.
+    looked: BTreeMap<String, Timestamp>,
     /// A person acted after a rollback had failed: the next check tries it again.
     retry_rollback: bool,
     stepping: bool,
@@ -176,6 +197,7 @@ impl Service {
             seen: None,
             fetched: BTreeMap::new(),
             containers: None,
+            swarm: None,
             exits: BTreeMap::new(),
             healer: heal::Healer::default(),
             starter: start::Starter::default(),
@@ -192,6 +214,9 @@ impl Service {
             trigger_passes: false,
             new_cycle: false,
             command_asks: Vec::new(),
+            fleet: Arc::default(),
+            permits: permit::Permits::default(),
+            looked: BTreeMap::new(),
             retry_rollback: false,
             stepping: false,
             restarting: BTreeSet::new(),
@@ -207,8 +232,10 @@ impl Service {
             last_input: now,
             gauges: alert::Gauges::default(),
         };
+        service.cap_first_seen(now);
         service.on_start(reason_to_start, now);
         service.resume(reason_to_start, now);
+        service.resume_in_swarm(reason_to_start, now);
         let entries = service.take_unsaid();
         (service, entries)
     }
@@ -249,12 +276,13 @@ impl Service {
 
     /// Whether a deployment is under way. One that is decided and only tidies up does not count.
     pub fn is_deploying(&self) -> bool {
-        self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Unpin))
+        self.durable.swarm.is_some()
+            || self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Unpin))
     }
 
     /// Whether it is changing its compose project, so that no other service may.
     pub fn is_at_work(&self) -> bool {
-        self.durable.deployment.is_some() || !self.restarting.is_empty()
+        self.durable.is_deploying() || !self.restarting.is_empty()
     }
 
     /// A check is due (a poll cycle, or somebody asked). Whether one will follow.
@@ -305,6 +333,19 @@ impl Service {
                 self.generation += 1;
                 self.stepped(result, now);
             }
+            Input::SwarmSeen { generation, result } => {
+                self.inspecting = false;
+                if generation == self.inspection_generation() {
+                    self.swarm_seen(result, now);
+                } else {
+                    self.inspect_at = Some(now);
+                }
+            }
+            Input::SwarmStepped(result) => {
+                self.stepping = false;
+                self.generation += 1;
+                self.swarm_stepped(result, now);
+            }
             Input::Event { at, id, what } => self.event(at, id, &what, now),
             Input::Restarted { name, result } => {
                 self.restarting.remove(&name);
@@ -323,6 +364,9 @@ impl Service {
             Input::CommandAnswered { image, digest, answer } => {
                 self.command_answered(&image, &digest, answer, now);
             }
+            Input::Fleet(view) => self.fleet_changed(view, now),
+            Input::FleetAnswered { image, ask, answer } => self.fleet_answered(&image, &ask, answer, now),
+            Input::FleetReleased(ask) => self.fleet_released(&ask),
             Input::Measured(measurement) => self.measured(measurement, now),
             Input::Maintained(result) => self.maintained(result, now),
         }
@@ -335,6 +379,12 @@ impl Service {
     /// Decide on a clone: where the state that comes of it can't be written, dropping the clone is all it takes to
     /// leave everything as it was.
     pub fn next(&mut self, now: Timestamp) -> Option<Action> {
+        if let Some(release) = self.lease_to_return(now) {
+            return Some(release);
+        }
+        if self.durable.swarm.is_some() {
+            return self.next_in_swarm(now);
+        }
         let is_free = !self.project.is_busy;
         if let (Some(project), Some(deployment)) = (self.project_at_work(), &self.durable.deployment) {
             let waiting = self.retry_at.is_some_and(|at| at > now);
@@ -359,12 +409,18 @@ impl Service {
                 }
             }
         }
-        if is_free
-            && self.restarting.is_empty()
-            && let Some(cause) = self.wanted.take()
-            && self.begin(cause, now)
-        {
-            return self.next(now);
+        if is_free && self.restarting.is_empty() && self.wanted.is_some() {
+            match self.fleet_says(now) {
+                FleetSays::Ask(action) => return Some(*action),
+                FleetSays::Pending => {}
+                FleetSays::Go => {
+                    let begins = self.wanted.take().is_some_and(|cause| self.begin(cause, now));
+                    self.use_permits();
+                    if begins {
+                        return self.next(now);
+                    }
+                }
+            }
         }
         if self.recheck_at.take_if(|at| *at <= now).is_some() {
             self.check_due |= self.can_check();
@@ -372,10 +428,7 @@ impl Service {
         if self.check_due && !self.checking && self.wanted.is_none() {
             self.check_due = false;
             self.checking = true;
-            let mut settled = self.durable.blocked.clone();
-            settled.extend(self.durable.not_found.clone());
-            settled
-                .extend(self.durable.found.iter().map(|found| (found.image.clone(), found.digest.clone())));
+            let settled = self.settled_digests();
             let asked = std::mem::take(&mut self.check_asked);
             let files = self
                 .config
@@ -384,6 +437,7 @@ impl Service {
                 .map(|project| FilesAsked { project, known: self.durable.files_hash.clone() });
             let images = self.config.auto_update || self.redeploy_asked;
             let published = self.durable.published.clone();
+            let newer = self.newer_tags();
             return Some(Action::Check {
                 generation: self.generation,
                 asked,
@@ -391,6 +445,7 @@ impl Service {
                 files,
                 settled,
                 published,
+                newer,
             });
         }
         if let Some(ask) = self.next_command_ask() {
@@ -409,21 +464,18 @@ impl Service {
         self.stepping
     }
 
-    fn next_inspection(&mut self, now: Timestamp) -> Option<Action> {
-        if self.inspecting || self.inspect_at.is_none_or(|at| at > now) {
-            return None;
-        }
-        self.inspect_at = None;
-        let members = self.members()?;
-        self.inspecting = true;
-        Some(Action::Inspect { generation: self.inspection_generation(), members })
-    }
-
     /// When it wants to be asked again without any new fact.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let is_free = !self.project.is_busy;
         let inspect_at = self.inspect_at.filter(|_| !self.inspecting);
         match &self.durable.deployment {
+            None if self.durable.swarm.is_some() => {
+                if self.stepping {
+                    None
+                } else {
+                    self.retry_at.or(inspect_at)
+                }
+            }
             None => {
                 let heal_at = self.next_remedy().map(|(at, ..)| at);
                 // One that is due and has to wait for its project is woken by its being free.
@@ -433,50 +485,5 @@ impl Service {
             Some(_) if self.stepping || !is_free => None,
             Some(_) => self.retry_at.or(inspect_at),
         }
-    }
-
-    fn told_to_stop(&mut self, id: String, at: Timestamp) {
-        let durable = &mut self.durable;
-        self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
-    }
-
-    /// Entries of what was decided since this was asked last, to be recorded once that is durable.
-    pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
-        let events = std::mem::take(&mut self.events);
-        let name = &self.config.name;
-        events.into_iter().filter_map(|(at, event)| wording::entry(name, at, event)).collect()
-    }
-
-    /// The deployment that was decided since this was asked last, to be counted once that is durable.
-    pub fn take_ended(&mut self) -> Option<Ended> {
-        self.ended.take()
-    }
-
-    fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
-        match what {
-            EventKind::Kill { signal } => {
-                let known = self.containers.iter().flatten().find(|container| container.id == id);
-                if heal::asks_to_stop(*signal, known) {
-                    self.told_to_stop(id, at);
-                }
-            }
-            EventKind::Stop => self.told_to_stop(id, at),
-            EventKind::Die { exit_code } => {
-                self.exits.insert(id, *exit_code);
-            }
-            EventKind::Destroy => {
-                self.durable.stops.remove(&id);
-                self.durable.engine_stops.remove(&id);
-                self.exits.remove(&id);
-            }
-            _ => {}
-        }
-        // What a restart policy does with a container that ends is nobody's work.
-        if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
-        {
-            self.touched_at = Some(now);
-        }
-        let soon = now + SETTLE;
-        self.inspect_at = Some(self.inspect_at.map_or(soon, |at| at.min(soon)));
     }
 }

@@ -1,7 +1,11 @@
 //! What a person asks of a service.
 
+use std::collections::BTreeMap;
+
 use evenkeel_common::wire::AuditEntry;
 use jiff::Timestamp;
+
+use crate::model::image::Digest;
 
 use super::event::{Event, Unblock};
 use super::input::{ServiceReply, ServiceRequest};
@@ -41,23 +45,31 @@ impl Service {
                 ServiceReply::Accepted
             }
             ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
-            ServiceRequest::Redeploy if self.config.project().is_none() => {
+            ServiceRequest::Redeploy if !self.config.can_deploy() => {
                 ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
             }
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
                 self.redeploy_asked = true;
                 self.check_due = true;
-                ServiceReply::Accepted
+                ServiceReply::Redeploying(self.kept_images())
             }
-            ServiceRequest::Unblock if self.durable.blocked.is_empty() => {
+            ServiceRequest::Unblock
+                if self.durable.blocked.is_empty()
+                    && self.durable.failed_tags.is_empty()
+                    && self.durable.declined.is_empty() =>
+            {
                 self.on_manual_action();
                 self.durable.rollback_failed = false;
                 ServiceReply::NotBlocked
             }
             ServiceRequest::Unblock => {
                 self.on_manual_action();
-                let blocked = std::mem::take(&mut self.durable.blocked);
+                let mut blocked = std::mem::take(&mut self.durable.declined);
+                let failed = std::mem::take(&mut self.durable.failed_tags);
+                let newest = |tags: BTreeMap<String, Digest>| tags.into_values().next_back();
+                blocked.extend(failed.into_iter().filter_map(|(image, tags)| Some((image, newest(tags)?))));
+                blocked.extend(std::mem::take(&mut self.durable.blocked));
                 self.durable.rollback_failed = false;
                 let blocked = blocked.into_iter().collect();
                 self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);

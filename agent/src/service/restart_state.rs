@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
-use crate::model::{Container, HealthState};
+use crate::model::{Container, HealthState, State};
 
 use super::assess::{Condition, ProblemKind, Symptom};
 use super::event::Event;
@@ -69,16 +69,17 @@ pub(super) fn begin_restart(restart: &mut RestartState, now: Timestamp) {
     restart.well_since = None;
 }
 
-/// A restart did not help, or could not be made.
+/// A restart did not help, or could not be made. `problem`: what is wrong now, and whether the process has ended.
 pub(super) fn restart_failed(
     restart: &mut RestartState,
     config: &ServiceConfig,
     container: &str,
-    problem: &str,
+    problem: (&str, bool),
     now: Timestamp,
 ) -> Event {
+    let (what, ended) = problem;
     restart.watched_since = None;
-    restart.problem = Some(Problem { what: problem.to_owned(), ended: true, since: now, said: true });
+    restart.problem = Some(Problem { what: what.to_owned(), ended, since: now, said: true });
     record_failed_restart(restart, config, container, false)
 }
 
@@ -237,7 +238,8 @@ impl Look<'_> {
                     let output = container.health_output.clone();
                     wording::symptom(&Symptom::NotHealthyInTime { output })
                 };
-                findings.events.push(restart_failed(restart, config, &container.name, &problem, now));
+                let problem = (problem.as_str(), container.state != State::Running);
+                findings.events.push(restart_failed(restart, config, &container.name, problem, now));
             }
         }
         helped.is_some()
@@ -247,6 +249,11 @@ impl Look<'_> {
     fn note_problem(&self, restart: &mut RestartState, symptom: &Symptom, findings: &mut Findings) {
         let (container, now) = (&self.container.name, self.now);
         let (what, kind) = (wording::symptom(symptom), symptom.kind());
+        // It was unwell, and now it has ended. As with every end it may be told a moment later that a person asked for it:
+        // an agent that starts sees containers before it hears what happened while it was away.
+        if kind == ProblemKind::Down && restart.problem.as_ref().is_some_and(|problem| !problem.ended) {
+            restart.problem = None;
+        }
         let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
         let problem = restart.problem.get_or_insert_with(|| Problem {
             what: what.clone(),

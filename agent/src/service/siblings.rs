@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::Container;
 use crate::model::image::{Digest, Reference};
 
-use super::Service;
 use super::rollout::plan::Cause;
+use super::{Durable, Service};
 
 /// The compose project as one of its services sees it.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +50,12 @@ impl Service {
         self.project.services = services;
     }
 
+    /// The other services of its project.
+    pub(super) fn siblings(&self) -> impl Iterator<Item = &ServiceConfig> {
+        let all = self.project.services.iter().map(|service| &**service);
+        all.filter(|service| service.name != self.config.name)
+    }
+
     /// Another service begins to change the project.
     pub fn sibling_begins(&mut self) {
         if !std::mem::replace(&mut self.project.is_busy, true) {
@@ -74,9 +80,28 @@ impl Service {
 
     /// Blocked images in normal form, for the other services of the project: their `up` must not deploy them.
     pub fn blocked_references(&self) -> impl Iterator<Item = (Reference, Digest)> {
-        let blocked = &self.durable.blocked;
-        let images = self.config.images.iter();
-        images.filter_map(|image| Some((image.reference.clone(), blocked.get(&image.configured)?.clone())))
+        let Durable { blocked, failed_tags, .. } = &self.durable;
+        let own = |image: &ConfiguredImage| {
+            let digest = blocked.get(&image.configured)?.clone();
+            Some((self.reference_of(image).clone(), digest))
+        };
+        let newer = |image: &'_ ConfiguredImage| {
+            let failed = failed_tags.get(&image.configured).into_iter().flatten();
+            let repository = image.reference.repository.clone();
+            failed.map(move |(tag, digest)| {
+                let repository = repository.clone();
+                (Reference { repository, tag: Some(tag.clone()), digest: None }, digest.clone())
+            })
+        };
+        let images = &self.config.images;
+        images.iter().filter_map(own).chain(images.iter().flat_map(newer))
+    }
+
+    /// What containers of an image were made from, as far as that is known.
+    pub(super) fn reference_of<'a>(&'a self, image: &'a ConfiguredImage) -> &'a Reference {
+        let mut views = self.seen.iter().flat_map(|seen| &seen.images);
+        let view = views.find(|view| view.configured == image.configured);
+        view.map_or(&image.reference, |view| &view.from)
     }
 
     /// What an inspection is begun in; one that ends in another is stale.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_common::wire::{
-    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, StatusValue,
-    Waiting, WayBackValue,
+    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FleetAsk, ImageRecord, ServiceStatus,
+    StatusValue, Waiting, WayBackValue,
 };
 
 use jiff::Timestamp;
@@ -18,7 +18,8 @@ use crate::ports::PullProgress;
 use super::assess::{Condition, Inactive};
 use super::candidate::Candidate;
 use super::compare::Comparison;
-use super::gates::Rules;
+use super::fleet::FleetView;
+use super::gates::{self, Rules};
 use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
@@ -39,22 +40,43 @@ pub struct Snapshot {
     pub blocked: BTreeMap<String, Digest>,
     /// Not-found digest per image as configured.
     pub not_found: BTreeMap<String, Digest>,
+    /// Digest per image as configured that a person has replaced.
+    pub declined: BTreeMap<String, Digest>,
     /// Full IDs of the containers that can be measured.
     pub running: Vec<String>,
     /// Containers, by ID or name, whose network containers of this service use.
     pub network_owners: BTreeSet<String>,
     /// What of the service is not done because it is not the agent's to do.
     pub warnings: Vec<String>,
+    /// Why no update of a swarm service is deployed: it has no tasks, or is a job.
+    pub undeployable: Option<String>,
     /// When what runs passed its last probation.
     pub proven_at: Option<Timestamp>,
     /// Digests that were found, where the service has gates.
     pub candidates: Vec<Candidate>,
     /// The gates as configured.
     pub update: Option<Arc<UpdateConfig>>,
+    /// Whether another service of the project may hold an image of this one.
+    pub shares_gates: bool,
     /// What the registries gave instead of digests in the last check.
     pub registry_fault: Option<String>,
-    /// Images, as configured, that wait for a signature, and why in words.
-    pub unsigned: BTreeMap<String, String>,
+    /// Images, as configured, that wait for a signature.
+    pub unsigned: BTreeMap<String, UnsignedDigest>,
+    /// What is known of the fleet.
+    pub fleet: Arc<FleetView>,
+    /// What is about to be deployed or is being deployed, as the wardens were asked for it.
+    pub leases: Vec<FleetAsk>,
+    /// What the last deployment was asked for, if it has ended with a verdict.
+    pub decided: Vec<FleetAsk>,
+}
+
+/// A digest without a signature that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsignedDigest {
+    /// What the registry has.
+    pub digest: Digest,
+    /// Why it does not count as signed, in words.
+    pub why: String,
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
@@ -77,6 +99,12 @@ impl Snapshot {
         record.next_check = around.next_poll.filter(|_| self.polled);
         if let Some(error) = around.state_error {
             record.errored = Some(error.to_owned());
+            // Without a journal there is no deployment, and so no way back. It is not among what the check of the way back
+            // notes, which could not be noted just then.
+            if record.way_back.is_some() {
+                record.way_back = Some(WayBackValue::AtRisk);
+                record.way_back_reason.get_or_insert_with(|| error.to_owned());
+            }
         }
         // What was seen last may be long over (spec 3.1: `ok` is running and healthy).
         let is_away = around.engine_error.is_some();
@@ -87,6 +115,7 @@ impl Snapshot {
             container.status = if is_away { runtime.last_seen() } else { runtime.text(around.now) };
         }
         record.waiting = self.waiting(around.now);
+        record.blocked_by = record.waiting.as_ref().and_then(|waiting| waiting.blocked_by.clone());
         record.status = value(&record);
         record
     }
@@ -95,10 +124,20 @@ impl Snapshot {
 impl Snapshot {
     /// The first digest that waits, and what for.
     fn waiting(&self, now: Timestamp) -> Option<Waiting> {
-        let rules = Rules { service: &self.status.name, update: self.update.as_deref()?, now };
         // What is being deployed waits for nothing.
-        let mut candidates = self.candidates.iter().filter(|_| !self.status.deploying);
-        candidates.find_map(|candidate| rules.waiting(candidate))
+        if self.status.deploying {
+            return None;
+        }
+        if let Some((image, digest)) = self.declined.first_key_value() {
+            return Some(gates::waiting(image, digest, gates::declined(&self.status.name, image, digest)));
+        }
+        let (update, is_shared) = (self.update.as_deref(), self.shares_gates);
+        let rules = Rules::of(&self.status.name, update, &self.fleet, is_shared, now)?;
+        let unsigned = self.unsigned.first_key_value();
+        let unsigned = unsigned.map(|(image, UnsignedDigest { digest, why })| {
+            gates::waiting(image, digest, gates::unsigned(why.clone()))
+        });
+        unsigned.or_else(|| self.candidates.iter().find_map(|candidate| rules.waiting(candidate)))
     }
 }
 
@@ -107,10 +146,11 @@ impl Service {
     pub fn snapshot(&self, pulled: PullProgress) -> Snapshot {
         let config = self.config();
         let durable = self.durable();
-        let show_containers = config.compose_project.is_some() && !config.silent;
+        let show_containers =
+            (config.compose_project.is_some() || config.swarm_service.is_some()) && !config.silent;
         let total = self.usage();
         let containers = self.containers.as_deref().filter(|_| show_containers);
-        let health = self.health();
+        let health = if config.swarm_service.is_some() { self.swarm_health() } else { self.health() };
         let status = ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
@@ -145,6 +185,7 @@ impl Service {
             last_check: self.last_check,
             next_check: None,
             waiting: None,
+            blocked_by: None,
             check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
             way_back: durable.way_back.as_ref().map(|way_back| match way_back.risk {
                 Some(_) => WayBackValue::AtRisk,
@@ -155,7 +196,8 @@ impl Service {
                 .deployment
                 .as_ref()
                 .filter(|_| self.is_deploying())
-                .map(|deployment| self.progress(deployment, pulled)),
+                .map(|deployment| self.progress(deployment, pulled))
+                .or_else(|| self.swarm_progress()),
         };
         Snapshot {
             status,
@@ -163,26 +205,39 @@ impl Service {
             polled: config.is_polled(),
             blocked: durable.blocked.clone(),
             not_found: durable.not_found.clone(),
-            running: self.running().map(|container| container.id.clone()).collect(),
+            declined: durable.declined.clone(),
+            running: self.measurable(),
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
-            warnings: self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).collect(),
+            warnings: self.warnings().collect(),
+            undeployable: self.undeployable(),
             proven_at: durable.proven_at,
             candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
-            registry_fault: self.seen.as_ref().and_then(Observation::registry_fault),
+            shares_gates: self.shares_gates(),
+            registry_fault: self.seen.as_deref().and_then(Observation::registry_fault),
             unsigned: self.unsigned(),
+            fleet: self.fleet.clone(),
+            leases: self.leases(),
+            decided: self.permits.decided.clone(),
         }
     }
 
+    /// What the operator should know of the service besides its status.
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        let undeployable = self.undeployable().filter(|_| self.config().auto_update);
+        self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable)
+    }
+
     /// Images that the registry has something newer of that does not count as signed.
-    fn unsigned(&self) -> BTreeMap<String, String> {
+    pub(super) fn unsigned(&self) -> BTreeMap<String, UnsignedDigest> {
         let Some(seen) = self.seen.as_ref().filter(|seen| !seen.unsigned.is_empty()) else {
             return BTreeMap::new();
         };
         let held = |view: &&ImageView| self.compared(view, seen) == Comparison::Unsigned;
         let why = |view: &ImageView| {
             let (why, remote) = (seen.unsigned.get(&view.configured)?, view.remote.as_ref()?);
-            Some((view.configured.clone(), wording::unsigned(&view.configured, remote, why)))
+            let why = wording::unsigned(&view.configured, remote, why);
+            Some((view.configured.clone(), UnsignedDigest { digest: remote.clone(), why }))
         };
         seen.images.iter().filter(held).filter_map(why).collect()
     }
@@ -197,7 +252,7 @@ impl Service {
             let manager = c.manager.as_ref()?;
             Some(wording::managed(&c.name, manager))
         };
-        self.containers.iter().flatten().filter_map(warning).collect()
+        self.containers().iter().filter_map(warning).collect()
     }
 
     /// Warning about containers that none of the configured compose files made: the files are others, or an agent in a
@@ -205,7 +260,7 @@ impl Service {
     fn made_from_elsewhere(&self) -> Option<String> {
         let configured = &self.config().compose_files;
         let is_ours = |c: &Container| c.compose_files.iter().any(|file| configured.contains(file));
-        let of_compose = || self.containers.iter().flatten().filter(|c| !c.compose_files.is_empty());
+        let of_compose = || self.containers().iter().filter(|c| !c.compose_files.is_empty());
         if configured.is_empty() || of_compose().any(is_ours) {
             return None;
         }
@@ -259,11 +314,11 @@ impl Service {
 
     /// Its containers whose processes are there, frozen ones too.
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
-        self.containers.iter().flatten().filter(|container| is_running(container))
+        self.containers().iter().filter(|container| is_running(container))
     }
 
     fn network_owners(&self) -> impl Iterator<Item = &NetworkOwner> {
-        self.containers.iter().flatten().filter_map(|container| container.network_of.as_ref())
+        self.containers().iter().filter_map(|container| container.network_of.as_ref())
     }
 
     /// What runs, by the containers as they were seen last; what was only fetched is known, too.
@@ -271,6 +326,13 @@ impl Service {
         if self.seen.is_none() && self.fetched.is_empty() {
             return None;
         }
+        // A deployment that is not over may have brought it to another tag.
+        let changes = self.durable().deployment.iter().flat_map(|d| &d.plan().image_changes);
+        let changes: Vec<_> = changes.collect();
+        let is_of = |c: &Container, image: &ConfiguredImage| {
+            let change = changes.iter().find(|change| change.configured == image.configured);
+            c.is_made_from(self.reference_of(image)) || change.is_some_and(|change| change.is_of_container(c))
+        };
         let record = |image: &ConfiguredImage| {
             let views = self.seen.iter().flat_map(|seen| &seen.images);
             let view = views.into_iter().find(|view| view.configured == image.configured);
@@ -282,14 +344,15 @@ impl Service {
                 .into_iter()
                 .chain(self.fetched.get(&image.configured).cloned())
                 .collect();
-            let runs = self.containers.iter().flatten().find(|c| {
-                c.is_live() && c.is_made_from(&image.reference) && !self.durable().left_behind.contains(&c.id)
-            });
+            let runs = self
+                .containers()
+                .iter()
+                .find(|c| c.is_live() && is_of(c, image) && !self.durable().left_behind.contains(&c.id));
             let local = runs.and_then(|c| known.iter().find(|local| local.id == c.image)).or(known.first())?;
             let remote = view.and_then(|view| view.remote.as_ref()).or(image.reference.digest.as_ref());
             let digest = compare::shown_digest(local, remote)?;
             Some(ImageRecord {
-                image: image.reference.to_string(),
+                image: self.reference_of(image).to_string(),
                 digest: digest.to_string(),
                 short: digest.short().to_owned(),
                 size_mb: mebibytes(local.size),
@@ -302,13 +365,13 @@ impl Service {
     fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {
         let phase = match &deployment.phase {
             Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
-            Phase::Start => DeployPhase::Starting,
+            Phase::WriteTag | Phase::Start => DeployPhase::Starting,
             Phase::Probation { .. } | Phase::Unpin => DeployPhase::Probation,
             Phase::RestoreTags | Phase::Diagnose(_) | Phase::Rollback(_) | Phase::VerifyRollback { .. } => {
                 DeployPhase::RollingBack
             }
         };
-        let containers = self.containers.as_deref().unwrap_or_default();
+        let containers = self.containers();
         let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
         DeployProgress {
             phase,
@@ -351,91 +414,5 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use evenkeel_common::testing::service_status;
-
-    use super::*;
-
-    fn record() -> ServiceStatus {
-        service_status("web")
-    }
-
-    /// What makes each row of spec 3.1 hold, in the spec's order.
-    type Row = (StatusValue, fn(&mut ServiceStatus));
-    const ROWS: [Row; 9] = [
-        (StatusValue::Exhausted, |s| s.exhausted = true),
-        (StatusValue::Degraded, |s| s.degraded = true),
-        (StatusValue::Errored, |s| s.errored = Some("registry: unreachable".into())),
-        (StatusValue::Blocked, |s| s.blocked = Some("sha256:1".into())),
-        (StatusValue::NotFound, |s| s.not_found = Some("sha256:2".into())),
-        (StatusValue::Deploying, |s| s.deploying = true),
-        (StatusValue::Ok, |s| s.healthy = Some(true)),
-        (StatusValue::Unhealthy, |s| s.healthy = Some(false)),
-        (StatusValue::Unknown, |_| {}),
-    ];
-
-    const CALM: StatusContext<'_> =
-        StatusContext { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
-
-    fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
-        let snapshot = Snapshot {
-            status,
-            runtimes: Vec::new(),
-            polled: true,
-            blocked: BTreeMap::new(),
-            not_found: BTreeMap::new(),
-            running: Vec::new(),
-            network_owners: BTreeSet::new(),
-            warnings: Vec::new(),
-            proven_at: None,
-            candidates: Vec::new(),
-            update: None,
-            registry_fault: None,
-            unsigned: BTreeMap::new(),
-        };
-        snapshot.record(around)
-    }
-
-    #[test]
-    fn of_every_two_conditions_the_higher_row_of_the_spec_wins() {
-        for (higher, (expected, holds)) in ROWS.iter().enumerate() {
-            for (lower, also) in &ROWS[higher..] {
-                // Healthy is one gauge: it can't say both.
-                if (*expected, *lower) == (StatusValue::Ok, StatusValue::Unhealthy) {
-                    continue;
-                }
-                let mut both = record();
-                also(&mut both);
-                holds(&mut both);
-                assert_eq!(shown(both, &CALM).status, *expected, "{expected:?} with {lower:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn with_the_engine_away_nothing_is_called_ok_or_healthy_and_higher_rows_stay() {
-        let away = StatusContext { engine_error: Some("connection refused"), ..CALM };
-        for (value, holds) in ROWS {
-            let mut status = record();
-            holds(&mut status);
-            let shown = shown(status, &away);
-            let expected = match value {
-                StatusValue::Ok | StatusValue::Unhealthy => StatusValue::Unknown,
-                other => other,
-            };
-            assert_eq!((shown.status, shown.healthy), (expected, None), "{value:?}");
-        }
-    }
-
-    #[test]
-    fn a_state_that_can_not_be_written_is_a_fault_of_every_service() {
-        let full = StatusContext { state_error: Some("disk full"), ..CALM };
-        for (value, holds) in ROWS {
-            let mut status = record();
-            holds(&mut status);
-            let shown = shown(status, &full);
-            let expected = if value < StatusValue::Errored { value } else { StatusValue::Errored };
-            assert_eq!((shown.status, shown.errored.as_deref()), (expected, Some("disk full")), "{value:?}");
-        }
-    }
-}
+#[path = "status_tests.rs"]
+mod tests;

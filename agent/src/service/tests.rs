@@ -2,15 +2,20 @@
 
 mod assess;
 mod boot;
+mod fleet;
 mod gates;
 mod heal;
 mod journal;
+mod kept;
 mod maintenance;
 mod managed;
 mod network;
+mod newer_tags;
 mod scope;
+mod shared;
 mod siblings;
 mod start;
+mod tag_variable;
 mod truth;
 mod update;
 
@@ -47,6 +52,7 @@ pub(super) fn config() -> ServiceConfig {
         compose_files: vec!["/srv/web.yml".into()],
         compose_project: Some("web".into()),
         container_name: None,
+        swarm_service: None,
         env_file: None,
         auto_update: true,
         auto_start: false,
@@ -205,11 +211,10 @@ fn local(id: &str, digests: &[char]) -> LocalImage {
 
 fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> Observation {
     let view = ImageView {
-        configured: IMAGE.into(),
-        reference: Reference::parse(IMAGE).unwrap(),
         remote: Some(digest(remote)),
         running: running.to_vec(),
         tagged: running.first().cloned(),
+        ..ImageView::new(IMAGE.into(), Reference::parse(IMAGE).unwrap())
     };
     Observation {
         images: vec![view],

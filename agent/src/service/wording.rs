@@ -2,9 +2,10 @@
 //!
 //! Fault texts are stable: no port, time or id in them. A repeated fault is recognised by its text (spec 2.6).
 
-use evenkeel_common::wire::{AuditEntry, Gate, Kind, Level};
+use evenkeel_common::wire::{AuditEntry, Gate, KeptImage, Kind, Level};
 use jiff::Timestamp;
 
+use crate::config::ServiceConfig;
 use crate::model::image::Digest;
 
 use super::boot::StartReason;
@@ -18,11 +19,15 @@ use super::rollout::probation::Failure;
 
 mod container;
 mod images;
+pub(super) mod swarm;
 
-use images::{label_change, label_lines};
+use images::{label_change, label_lines, tag_change};
 
 pub(super) use container::{facts, flaw, interference, managed, symptom, unwell};
-pub(super) use images::{rollback_risks, unsigned};
+pub(super) use images::{
+    blocked, blocked_elsewhere, held_elsewhere, not_looked, rollback_risks, tag_taken, unsigned,
+    unsigned_elsewhere,
+};
 
 /// Why a check that a person asks for is skipped (spec 2.4).
 pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
@@ -39,43 +44,43 @@ pub(super) const NOTHING_RUNS: &str = "none of its containers runs";
 const MAX_OUTPUT: usize = 8 * 1024;
 
 /// The audit entry that tells of an event; `None` for one that is only counted.
-pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditEntry> {
+pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Option<AuditEntry> {
+    let (service, in_swarm) = (&config.name, config.swarm_service.as_deref());
     let new = |kind: Kind, level: Level, message: String| AuditEntry::new(at, service, kind, level, message);
     Some(match event {
-        Event::Resumed { image_changes, step, reason } => resumed(&image_changes, step, reason, new),
+        Event::Resumed { image_changes, step, reason } => {
+            resumed(&image_changes, in_swarm, step, reason, new)
+        }
         Event::ManualTrigger => new(Kind::MANUAL_TRIGGER, Level::Info, "manual check".to_owned()),
         Event::Checked { has_blocked, has_not_found, waits } => {
             checked(has_blocked, has_not_found, waits, new)
         }
-        Event::TriggerFailed { why } => AuditEntry {
-            reason: Some(why),
-            ..new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned())
-        },
+        Event::TriggerFailed { why } => {
+            because(why, new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned()))
+        }
         Event::UpdateAvailable { image, digest, old_digest, gate } => {
             let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, waits_for(&image, &gate));
-            let entry = AuditEntry { reason: Some(gate.gate), ..entry };
+            let output = gate.output.unwrap_or_default();
+            let entry = AuditEntry { reason: Some(gate.gate), output, ..entry };
             with_digests(entry, old_digest.as_ref(), Some(&digest))
         }
         Event::Approved { image, digest } => {
             let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
             with_digests(entry, None, Some(&digest))
         }
-        Event::NotFound { image, remote, is_here } => not_found(&image, &remote, is_here, new),
+        Event::NotFound { image, remote, is_here } => not_found(&image, &remote, is_here, in_swarm, new),
         Event::Unblocked(unblock) => unblocked(unblock, new),
         Event::Faulted { fault: Fault { text, from_check }, output } => {
             let reason = if from_check { "the check failed" } else { "the deploy failed" };
             let reason = Some(reason.to_owned());
             AuditEntry { reason, output, ..new(Kind::ERROR, Level::Error, text) }
         }
-        Event::Recovered { fault } => AuditEntry {
-            reason: fault.map(|fault| fault.text),
-            ..new(Kind::RECOVERED, Level::Info, "the fault is over".to_owned())
-        },
-        Event::Updated(updated) => self::updated(updated, new),
-        Event::Redeployed => {
-            let message = "the project was pulled and recreated, and passed its probation";
-            new(Kind::FORCE_REDEPLOY, Level::Info, message.to_owned())
+        Event::Recovered { fault } => {
+            let entry = new(Kind::RECOVERED, Level::Info, "the fault is over".to_owned());
+            AuditEntry { reason: fault.map(|fault| fault.text), ..entry }
         }
+        Event::Updated(updated) => self::updated(updated, new),
+        Event::Redeployed { kept } => redeployed(in_swarm, &kept, new),
         Event::RedeployFailed { why, container, output } => AuditEntry {
             reason: Some(why),
             container: some(container),
@@ -95,30 +100,32 @@ pub(super) fn entry(service: &str, at: Timestamp, event: Event) -> Option<AuditE
             new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
         }
         Event::RollbackRetryFailed { failure, output } => {
-            let message = "the rollback failed again; manual action is needed";
-            AuditEntry {
-                reason: Some(failure.reason),
-                container: some(failure.container),
-                output,
-                ..new(Kind::ROLLBACK_FAILED, Level::Critical, message.to_owned())
-            }
+            let message = "the rollback failed again; manual action is needed".to_owned();
+            let entry = because(failure.reason, new(Kind::ROLLBACK_FAILED, Level::Critical, message));
+            AuditEntry { container: some(failure.container), output, ..entry }
         }
         Event::BroughtUp { cause } => return brought_up(&cause, new),
         Event::DeployEnded { .. } | Event::RestartUnanswered => return None,
         Event::NewerTag { image, tag } => {
             new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
         }
-        Event::WayBackAtRisk { risk } => AuditEntry {
-            reason: Some(risk),
-            ..new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned())
-        },
-        Event::WayBackOk { risk } => AuditEntry {
-            reason: Some(risk),
-            ..new(Kind::WAY_BACK, Level::Info, "a rollback would succeed again".to_owned())
-        },
+        Event::TagLineLeft { tag, why } => {
+            let why = why.unwrap_or_else(|| "somebody has changed it".to_owned());
+            because(why, new(Kind::ERROR, Level::Warning, images::tag_line_left(&tag)))
+        }
+        Event::WayBackAtRisk { risk } => {
+            because(risk, new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned()))
+        }
+        Event::WayBackOk { risk } => {
+            because(risk, new(Kind::WAY_BACK, Level::Info, "a rollback would succeed again".to_owned()))
+        }
         Event::ResourceAlert(alert) => resource_alert(alert, new),
         of_a_container => return container_entry(of_a_container, new),
     })
+}
+
+fn because(reason: String, entry: AuditEntry) -> AuditEntry {
+    AuditEntry { reason: Some(reason), ..entry }
 }
 
 fn checked(
@@ -143,6 +150,7 @@ fn waits_for(image: &str, gate: &Gate) -> String {
 
 fn resumed(
     image_changes: &[ImageChange],
+    in_swarm: Option<&str>,
     step: &str,
     reason: StartReason,
     new: impl Fn(Kind, Level, String) -> AuditEntry,
@@ -151,7 +159,11 @@ fn resumed(
         StartReason::Start => "the agent was stopped in the middle of it",
         StartReason::Reload => "the configuration of the service was changed in the middle of it",
     };
-    let message = format!("resuming the deployment of {} at step {step}", names(image_changes));
+    let what = match in_swarm {
+        Some(service) if image_changes.is_empty() => service.to_owned(),
+        _ => names(image_changes),
+    };
+    let message = format!("resuming the deployment of {what} at step {step}");
     let entry = AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::RESUMED, Level::Info, message) };
     match image_changes {
         [only] => with_digests(entry, only.old_digest.as_ref(), Some(&only.digest)),
@@ -216,12 +228,38 @@ fn container_entry(event: Event, new: impl Fn(Kind, Level, String) -> AuditEntry
     Some(AuditEntry { container: Some(container), reason, ..new(kind, level, message) })
 }
 
+fn redeployed(
+    in_swarm: Option<&str>,
+    kept: &[KeptImage],
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let mut message = match in_swarm {
+        Some(service) => format!("the tasks of {service} were recreated, and passed their probation"),
+        None => "the project was pulled and recreated, and passed its probation".to_owned(),
+    };
+    let named: Vec<&str> = kept.iter().map(|one| one.image.as_str()).collect();
+    if !named.is_empty() {
+        message.push_str(&format!("; what it had before was kept for {}", named.join(", ")));
+    }
+    let why = |one: &KeptImage| match one.gate.as_str() {
+        "blocked" => format!("{}: {}", one.image, one.why),
+        _ => one.why.clone(),
+    };
+    let reasons: Vec<String> = kept.iter().map(why).collect();
+    AuditEntry { reason: some(reasons.join("; ")), ..new(Kind::FORCE_REDEPLOY, Level::Info, message) }
+}
+
 fn not_found(
     image: &str,
     remote: &Digest,
     is_here: bool,
+    in_swarm: Option<&str>,
     new: impl Fn(Kind, Level, String) -> AuditEntry,
 ) -> AuditEntry {
+    if in_swarm.is_some() {
+        let entry = new(Kind::NOT_FOUND, Level::Warning, swarm::no_digest(image));
+        return with_digests(entry, None, Some(remote));
+    }
     let message = format!(
         "{image} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest"
     );
@@ -265,7 +303,7 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         format!("{image} has a new digest for the same image; nothing had to be recreated")
     } else {
         let (took, also) = (took.as_secs(), also(&also_recreated));
-        let what = label_change(&labels);
+        let what = tag_change(&change).unwrap_or_else(|| label_change(&labels));
         format!("{image} is updated{what} and passed its probation, {took} s after it was found{also}")
     };
     let reason = (!left_behind.is_empty()).then(|| {

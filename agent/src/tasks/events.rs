@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::clock::Clock;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -30,6 +31,8 @@ pub struct Events {
     pub health: watch::Receiver<EngineHealth>,
     /// Whom to tell that the stream broke off or is there again: the engine's health may have changed with it.
     pub check_now: Arc<Notify>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
     /// Engine's time of the last event, in nanoseconds since the epoch; 0 before the first.
     pub last_nano: i64,
 }
@@ -57,7 +60,9 @@ impl Events {
     /// Reads until the stream ends or the engine stops answering. Whether there was a stream at all.
     async fn read(&mut self) -> bool {
         // The engine's buffer may tell of stops that were asked for while nobody listened.
-        let since = (self.last_nano - OVERLAP_NANO).max(0);
+        let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
+        // After the clock was set back the last event lies in the future.
+        let since = (self.last_nano.min(now) - OVERLAP_NANO).max(0);
         let mut events = match self.engine.events(since).await {
             Ok(events) => events,
             Err(error) => {
@@ -74,7 +79,7 @@ impl Events {
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => {
-                        self.last_nano = self.last_nano.max(event.time_nano);
+                        self.last_nano = event.time_nano;
                         self.pass_on(&event);
                     }
                     None => break,

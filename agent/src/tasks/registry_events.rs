@@ -2,9 +2,10 @@
 //!
 //! An event is a hint: it only makes a poll of those services come early, which asks the registry as every poll does.
 //! The first event about an image is acted on at once; those of the next second together at its end. As a registry
-//! may tell too early, more polls follow.
+//! may tell too early, more polls follow. Where a tag is pushed that may be newer than the one in use (`tags`), the list of
+//! tags is read, too, before its hour is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,19 +38,65 @@ pub struct PublishedImage {
     pub tag: String,
 }
 
+/// What a push is news of. Of newer tags it counts only in which repository, so that the names of tags fill no list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum News {
+    /// Another digest under the tag that is configured.
+    Tag(PublishedImage),
+    /// A tag that may be newer than one of this repository.
+    NewerTag { repository: String },
+}
+
+impl News {
+    /// What a push means for a service.
+    fn of(worker: &Handle, image: &PublishedImage) -> Option<Self> {
+        let own = worker.config.images.iter().map(|configured| &configured.reference);
+        let mut own = own.filter(|own| !own.is_pinned() && own.repository.path == image.repository);
+        let pattern = worker.config.update.as_ref().and_then(|update| update.tags.as_ref());
+        own.find_map(|own| {
+            let tag = own.tag.as_deref().unwrap_or("latest");
+            if tag == image.tag {
+                return Some(Self::Tag(image.clone()));
+            }
+            pattern?.newest(tag, [image.tag.as_str()])?;
+            Some(Self::NewerTag { repository: image.repository.clone() })
+        })
+    }
+
+    fn repository(&self) -> &str {
+        match self {
+            Self::Tag(PublishedImage { repository, .. }) | Self::NewerTag { repository } => repository,
+        }
+    }
+
+    /// Whether a service has to be asked.
+    fn is_for(&self, worker: &Handle) -> bool {
+        match self {
+            Self::Tag(image) => Self::of(worker, image).as_ref() == Some(self),
+            Self::NewerTag { repository } => {
+                let has_pattern = worker.config.update.as_ref().is_some_and(|update| update.tags.is_some());
+                let mut own = worker.config.images.iter();
+                has_pattern && own.any(|own| own.reference.repository.path == *repository)
+            }
+        }
+    }
+}
+
 /// Where news of pushed images goes.
 #[derive(Clone)]
 pub struct RegistryEventSender {
     services: Arc<Services>,
-    news: mpsc::UnboundedSender<PublishedImage>,
+    news: mpsc::UnboundedSender<News>,
 }
 
 impl RegistryEventSender {
     /// Tells of an image. One that no service uses is forgotten at once, so that strangers can fill no queue.
-    pub fn tell(&self, image: PublishedImage) {
-        if self.services.workers().iter().any(|worker| uses(worker, &image)) {
+    pub fn tell(&self, image: &PublishedImage) {
+        let news: HashSet<News> =
+            self.services.workers().iter().filter_map(|worker| News::of(worker, image)).collect();
+        for news in news {
             // An error means that the program is stopping.
-            let _ = self.news.send(image);
+            let _ = self.news.send(news);
         }
     }
 }
@@ -58,7 +105,7 @@ impl RegistryEventSender {
 pub struct RegistryEvents {
     services: Arc<Services>,
     registry: Arc<dyn Registry>,
-    news: mpsc::UnboundedReceiver<PublishedImage>,
+    news: mpsc::UnboundedReceiver<News>,
 }
 
 impl RegistryEvents {
@@ -71,26 +118,27 @@ impl RegistryEvents {
     /// Polls until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let polls = TaskSet::new();
-        let mut followed: HashMap<PublishedImage, Follow> = HashMap::new();
+        let mut followed: HashMap<News, Follow> = HashMap::new();
         loop {
             let next = followed.values().map(|follow| follow.due).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(image) = self.news.recv() => followed.entry(image).or_default().told(Instant::now()),
+                Some(news) = self.news.recv() => followed.entry(news).or_default().told(Instant::now()),
                 () = sleep_until(next), if next.is_some() => {
                     let now = Instant::now();
-                    followed.retain(|image, follow| {
+                    followed.retain(|news, follow| {
                         if follow.due > now {
                             return true;
                         }
                         if follow.polls == 0 {
+                            let tag = if let News::Tag(image) = news { &image.tag } else { "" };
                             tracing::info!(
-                                repository = image.repository,
-                                tag = image.tag,
+                                repository = news.repository(),
+                                tag,
                                 "pushed; checking the services that use it"
                             );
                         }
-                        self.poll(image, &polls, &stop);
+                        self.poll(news, &polls, &stop);
                         follow.polled(now)
                     });
                 }
@@ -99,9 +147,13 @@ impl RegistryEvents {
         polls.finish(Duration::ZERO).await;
     }
 
-    fn poll(&self, image: &PublishedImage, polls: &TaskSet, stop: &CancellationToken) {
+    fn poll(&self, news: &News, polls: &TaskSet, stop: &CancellationToken) {
         let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
-        for worker in self.services.workers().iter().filter(|worker| uses(worker, image)) {
+        for worker in self.services.workers().iter().filter(|worker| news.is_for(worker)) {
+            if matches!(news, News::NewerTag { .. }) {
+                // An error means that the service is no longer configured.
+                let _ = worker.inbox.send(Command::TagPushed);
+            }
             let (worker, cycle) = (worker.clone(), cycle.clone());
             let stop = stop.clone();
             polls.spawn("poll after a push", async move {
@@ -155,15 +207,6 @@ async fn poll(mut worker: Handle, cycle: Arc<Cycle>) {
         // The worker drops its end when the check is over.
         let _ = ended.await;
     }
-}
-
-fn uses(worker: &Handle, image: &PublishedImage) -> bool {
-    worker.config.images.iter().any(|configured| {
-        let reference = &configured.reference;
-        !reference.is_pinned()
-            && reference.repository.path == image.repository
-            && reference.tag.as_deref().unwrap_or("latest") == image.tag
-    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

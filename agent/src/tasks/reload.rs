@@ -29,7 +29,8 @@ use crate::project::services::Workers;
 use crate::project::worker::{Command, Handle, Member, World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
-use crate::service::rollout::plan::Plan;
+use crate::service::rollout::plan::{ImageChange, Plan};
+use crate::service::swarm::plan::SwarmPlan;
 
 /// Longest time that the workers get to end; each has a shorter one of its own.
 const STOP_GRACE: Duration = Duration::from_secs(25);
@@ -43,7 +44,7 @@ pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
 /// The task that has the workers.
 pub struct Reloader {
     deps: ServiceDeps,
-    world: World,
+    world: Arc<World>,
     /// Warnings of the start that stay true.
     notices: Vec<String>,
     tasks: TaskSet,
@@ -85,7 +86,7 @@ pub struct ServiceDeps {
 
 impl Reloader {
     /// No service yet. They will work until `stop`.
-    pub fn new(deps: ServiceDeps, world: World, stop: CancellationToken) -> Self {
+    pub fn new(deps: ServiceDeps, world: Arc<World>, stop: CancellationToken) -> Self {
         let tasks = TaskSet::new();
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
         Self { deps, world, notices: Vec::new(), tasks, placement, doors: HashMap::new(), stop }
@@ -202,7 +203,7 @@ impl Reloader {
 
     /// Lets these services work from now on: those that are the same as before are not touched. `None` when the
     /// program stops meanwhile.
-    async fn exchange(&mut self, services: &[ServiceConfig]) -> Option<Exchanged> {
+    async fn exchange(&mut self, services: &[Arc<ServiceConfig>]) -> Option<Exchanged> {
         let before = self.workers();
         let wanted = |name: &str| services.iter().any(|service| service.name == name);
         let mut exchanged = Exchanged::default();
@@ -217,7 +218,7 @@ impl Reloader {
                 exchanged.notes.push(note);
             }
         }
-        let is_same = |service: &ServiceConfig| before.iter().find(|handle| *handle.config == *service);
+        let is_same = |service: &Arc<ServiceConfig>| before.iter().find(|handle| handle.config == *service);
         let others = services.iter().filter(|service| is_same(service).is_none());
         // All at once: each may have a step under way that gets its time.
         let changing = join_all(others.map(|service| reconfigure(self.doors.get(&service.name), service)));
@@ -297,7 +298,7 @@ impl Reloader {
     }
 
     /// Services that are configured no more and have left a deployment, which has to end.
-    async fn orphans(&mut self, services: &[ServiceConfig]) -> Vec<Member> {
+    async fn orphans(&mut self, services: &[Arc<ServiceConfig>]) -> Vec<Member> {
         let rows = match self.world.store.scan(&state_key("")).await {
             Ok(rows) => rows,
             Err(error) => {
@@ -310,10 +311,10 @@ impl Reloader {
             let Some(name) = key.strip_prefix(&state_key("")) else { continue };
             let known = services.iter().any(|service| service.name == name);
             let durable = serde_json::from_slice::<Durable>(&row).unwrap_or_default();
-            if let Some(deployment) = durable.deployment.filter(|_| !known)
-                && let Some(service) = former(name, deployment.plan())
-            {
-                let (member, handle) = self.begin(service, StartReason::Start).await;
+            let deployed = durable.deployment.as_ref().and_then(|d| former(name, d.plan()));
+            let in_swarm = || durable.swarm.as_ref().map(|rollout| former_in_swarm(name, &rollout.plan));
+            if let Some(service) = deployed.or_else(in_swarm).filter(|_| !known) {
+                let (member, handle) = self.begin(Arc::new(service), StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
                 members.push(member);
@@ -323,9 +324,9 @@ impl Reloader {
     }
 
     /// A service as it was left, which is still to be placed.
-    async fn begin(&mut self, service: ServiceConfig, reason_to_start: StartReason) -> (Member, Handle) {
+    async fn begin(&mut self, service: Arc<ServiceConfig>, reason_to_start: StartReason) -> (Member, Handle) {
         let durable = self.restore(&service.name).await;
-        let (member, handle) = Member::new(Arc::new(service), durable, self.world.clone(), reason_to_start);
+        let (member, handle) = Member::new(service, durable, self.world.clone(), reason_to_start);
         self.doors.retain(|_, door| !door.inbox.is_closed());
         self.doors.insert(handle.config.name.clone(), handle.clone());
         (member, handle)
@@ -390,9 +391,9 @@ impl Reloader {
 }
 
 /// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
-async fn reconfigure(door: Option<&Handle>, service: &ServiceConfig) -> Option<Handle> {
+async fn reconfigure(door: Option<&Handle>, service: &Arc<ServiceConfig>) -> Option<Handle> {
     let door = door?;
-    let config = Arc::new(service.clone());
+    let config = service.clone();
     let (reply, answer) = oneshot::channel();
     door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
     answer.await.ok()?;
@@ -410,29 +411,48 @@ async fn retire(workers: &[Handle], name: &str) -> bool {
 /// What is known of a service that is configured no more: what its deployment needs.
 fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
     let project = plan.project.clone()?;
-    let images = plan.image_changes.iter();
+    Some(ServiceConfig {
+        compose_files: project.files,
+        compose_project: Some(project.name),
+        env_file: project.env_file,
+        ..bare(name, &plan.image_changes, plan.grace)
+    })
+}
+
+/// The same of a swarm service.
+fn former_in_swarm(name: &str, plan: &SwarmPlan) -> ServiceConfig {
+    ServiceConfig {
+        swarm_service: Some(plan.service.clone()),
+        ..bare(name, plan.change.as_slice(), plan.grace)
+    }
+}
+
+/// A service that does nothing by itself.
+fn bare(name: &str, images: &[ImageChange], grace: Duration) -> ServiceConfig {
+    let images = images.iter();
     let images =
         images.map(|m| ConfiguredImage { configured: m.configured.clone(), reference: m.reference.clone() });
-    Some(ServiceConfig {
+    ServiceConfig {
         name: name.to_owned(),
         images: images.collect(),
         silent: false,
-        compose_files: project.files,
-        compose_project: Some(project.name),
+        compose_files: Vec::new(),
+        compose_project: None,
         container_name: None,
-        env_file: project.env_file,
+        swarm_service: None,
+        env_file: None,
         auto_update: false,
         auto_start: false,
         auto_heal: false,
         compose_watch: false,
         cpu_threshold: 0.0,
         memory_threshold: 0.0,
-        health_grace: plan.grace,
+        health_grace: grace,
         heal_cooldown: Duration::ZERO,
         heal_max_restarts: 0,
         keep_images: 3,
         update: None,
-    })
+    }
 }
 
 /// Whether the client of one serves the other: only the time between two cycles may differ.

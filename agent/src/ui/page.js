@@ -155,12 +155,15 @@ function imageItem(image) {
   const name = h("code", { class: "said" });
   const size = h("span");
   const digest = digestNode("digest", image.digest, image.short);
+  const newer = h("span", { class: "newer small said", hidden: true });
   return {
-    node: h("li", null, name, size, digest.node),
+    node: h("li", null, name, size, digest.node, newer),
     update(i) {
       says(name, i.image);
       says(size, i.size_mb ? mebibytes(i.size_mb) : "size unknown");
       digest.set(i.digest, i.short);
+      shows(newer, Boolean(i.newer));
+      says(newer, `There is a newer tag: ${i.newer}`);
     },
   };
 }
@@ -207,11 +210,14 @@ function waitingStrip() {
   const left = timeNode("until");
   const lifts = h("span", { class: "lifts" }, "lifts ", left);
   const digest = digestNode("waiting digest", "");
+  const elsewhere = h("div", { class: "said", hidden: true });
+  const output = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output there" });
+  const box = h("details", { class: "more", hidden: true }, h("summary", null, "Its last lines there"), output);
   const node = h("div", { class: "note is-waiting", hidden: true },
-    h("div", null, h("span", null, "An update waits: "), image), h("div", null, why, " ", lifts), digest.node);
+    h("div", null, h("span", null, "An update waits: "), image), h("div", null, why, " ", lifts), elsewhere, box, digest.node);
   return {
     node,
-    set(waiting) {
+    set(waiting, blockedBy) {
       shows(node, Boolean(waiting));
       if (!waiting) return;
       says(image, waiting.image);
@@ -219,6 +225,10 @@ function waitingStrip() {
       shows(lifts, Boolean(waiting.lifts_at));
       if (waiting.lifts_at) setTime(left, waiting.lifts_at);
       digest.set(waiting.digest);
+      shows(elsewhere, Boolean(blockedBy));
+      says(elsewhere, waiting.gate === "immunity" ? `It failed on ${blockedBy}.` : `${blockedBy} is to prove it first.`);
+      shows(box, Boolean(waiting.output));
+      says(output, waiting.output ?? "");
     },
   };
 }
@@ -381,6 +391,7 @@ function makeRow(name) {
       if (s.errored) lines.push(s.errored);
       if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
       else if (s.not_found) lines.push("The image is not on this machine. Waiting for another one:");
+      if (s.way_back === "at_risk") lines.push(`A rollback would fail now: ${s.way_back_reason ?? "no reason given"}`);
       shows(note, lines.length > 0);
       says(said, lines.join("\n"));
       marks(note, "class", status.needs && status.look !== "is-warn" ? "note" : "note is-warn");
@@ -411,7 +422,7 @@ function makeRow(name) {
       tally[2](s.restarts_total);
       tally[3](s.failures_total, true);
 
-      held.set(s.waiting);
+      held.set(s.waiting, s.blocked_by);
       const mayApprove = s.waiting?.gate === "approval";
       if (!mayApprove && document.activeElement === approve) trigger.focus();
       shows(approve, mayApprove);
@@ -421,7 +432,7 @@ function makeRow(name) {
       shows(unblock, mayUnblock);
 
       containers.label(s.containers?.length);
-      images.label(s.images?.length);
+      images.label(s.images && `${s.images.length}${s.images.some((image) => image.newer) ? ", newer tag" : ""}`);
       containers.refresh(s);
       images.refresh(s);
       why.refresh(s);
@@ -462,7 +473,10 @@ async function act(button, path, name, body) {
   try {
     const answer = await ask("POST", path, body);
     if (answer?.status === "skipped") toast("Skipped.", `${name}: ${answer.reason}.`, "skipped");
-    else toast("Done.", ANSWERS[answer?.status]?.(name) ?? `${name}: ${answer?.status ?? "accepted"}.`);
+    else {
+      const kept = (answer?.kept ?? []).map((one) => ` ${legible(one.image)} keeps what it runs (${one.gate}).`).join("");
+      toast("Done.", (ANSWERS[answer?.status]?.(name) ?? `${name}: ${answer?.status ?? "accepted"}.`) + kept);
+    }
   } catch (fault) {
     toast("That did not work.", `${name}: ${fault.message}`, "failed");
   } finally {

@@ -6,6 +6,7 @@
 
 mod receiver;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -330,16 +331,22 @@ fn in_file(folder: &Path) -> Vec<AuditEntry> {
 /// What the warden would have: each number once, in the order in which it came first.
 fn stored(receiver: &Receiver) -> Vec<(u64, AuditEntry)> {
     let mut stored: Vec<(u64, AuditEntry)> = Vec::new();
+    let mut epochs = BTreeSet::new();
     for taken in receiver.taken().iter().filter(|taken| taken.was_accepted) {
         let body: Value = serde_json::from_slice(taken.body()).unwrap();
-        let mut entry: AuditEntry = serde_json::from_value(body.clone()).unwrap();
-        assert_eq!(std::mem::take(&mut entry.machine), "m1");
-        let seq = body["seq"].as_u64().expect("each entry has a number");
-        match stored.iter().find(|(known, _)| *known == seq) {
-            Some((_, same)) => assert_eq!(same, &entry, "one number for two entries"),
-            None => stored.push((seq, entry)),
+        let bodies = body.as_array().cloned().unwrap_or_else(|| vec![body.clone()]);
+        for body in bodies {
+            let mut entry: AuditEntry = serde_json::from_value(body.clone()).unwrap();
+            assert_eq!(std::mem::take(&mut entry.machine), "m1");
+            let seq = body["seq"].as_u64().expect("each entry has a number");
+            epochs.insert(body["epoch"].as_str().expect("and says which numbering it is of").to_owned());
+            match stored.iter().find(|(known, _)| *known == seq) {
+                Some((_, same)) => assert_eq!(same, &entry, "one number for two entries"),
+                None => stored.push((seq, entry)),
+            }
         }
     }
+    assert!(epochs.len() <= 1, "one numbering through all lives: {epochs:?}");
     stored
 }
 
@@ -390,15 +397,22 @@ fn an_entry_that_is_refused_holds_up_no_other() {
     let agent = Agent::pushing(folder.path(), &receiver.url());
     let events = || -> Vec<_> {
         let taken = receiver.taken();
-        let event = |body: &[u8]| serde_json::from_slice::<AuditEntry>(body).unwrap().event.to_string();
-        taken.iter().map(|taken| event(taken.body())).collect()
+        // What was an array is sent again one by one.
+        let single = taken.iter().filter_map(|taken| serde_json::from_slice::<AuditEntry>(taken.body()).ok());
+        single.map(|entry| entry.event.to_string()).collect()
     };
     wait_for("the first entry is refused", || if events().is_empty() { Err(String::new()) } else { Ok(()) });
     receiver.answer(Answer::says(204, ""));
     agent.end(Signal::TERM);
     let events = events();
     assert_eq!(events.iter().filter(|event| *event == "started").count(), 1, "{events:?}");
-    assert_eq!(events.last().unwrap(), "shutdown");
+    // By now arrays are taken, too.
+    let entries = |body: &[u8]| {
+        let array = serde_json::from_slice::<Vec<AuditEntry>>(body);
+        array.or_else(|_| serde_json::from_slice(body).map(|entry| vec![entry])).unwrap_or_default()
+    };
+    let last = receiver.taken().iter().flat_map(|taken| entries(taken.body())).next_back();
+    assert_eq!(last.unwrap().event.as_str(), "shutdown");
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.contains("an entry was refused") && !log.contains("Bearer"), "{log}");
 }

@@ -75,6 +75,10 @@ impl Receiver {
         let taken = Arc::new(Mutex::new(Vec::new()));
         let (answers, all) = (answer.clone(), taken.clone());
         let respond = move |request: &Request| {
+            // It takes entries and knows nothing of fleets.
+            if request.url.path().starts_with("/fleet") || request.url.path() == "/inventory" {
+                return ResponseTemplate::new(404);
+            }
             let answer = answers.lock().unwrap().clone();
             all.lock().unwrap().push(Taken { request: request.clone(), was_accepted: answer.accepts });
             answer.template

@@ -38,14 +38,15 @@ async fn with(answer: impl Respond + 'static) -> World {
 
 async fn fault(answer: ResponseTemplate) -> String {
     let world = with(answer).await;
-    let error = world.client.tags(&world.web().repository).await.expect_err("there is a fault").to_string();
+    let error =
+        world.client.tags(&world.web().repository, false).await.expect_err("there is a fault").to_string();
     error.replace(&world.server.address().to_string(), "HOST")
 }
 
 #[tokio::test]
 async fn two_thousand_tags_are_read_page_by_page() {
     let world = with(Paged { count: 2000, page: 300 }).await;
-    let tags = world.client.tags(&world.web().repository).await.expect("a list");
+    let tags = world.client.tags(&world.web().repository, false).await.expect("a list");
     assert_eq!(tags.len(), 2000);
     assert_eq!((tags[0].as_str(), tags[1999].as_str()), ("1.0", "1.1999"));
     assert_eq!(world.requests().await.len(), 7);
@@ -55,22 +56,39 @@ async fn two_thousand_tags_are_read_page_by_page() {
 async fn a_list_is_read_once_whoever_asks() {
     let world = with(Paged { count: 3, page: 5 }).await;
     let repository = world.web().repository;
-    let (one, other) = tokio::join!(world.client.tags(&repository), world.client.tags(&repository));
+    let (one, other) =
+        tokio::join!(world.client.tags(&repository, false), world.client.tags(&repository, false));
     assert_eq!((one.expect("a list").len(), other.expect("a list").len()), (3, 3));
     assert_eq!(world.requests().await.len(), 1);
 }
 
 #[tokio::test]
+async fn after_a_push_a_list_is_read_anew_but_not_once_for_each_who_asks() {
+    let world = with(Paged { count: 3, page: 5 }).await;
+    let repository = world.web().repository;
+    world.client.tags(&repository, false).await.expect("a list");
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(2)).await;
+    tokio::time::resume();
+    world.client.tags(&repository, false).await.expect("a list");
+    assert_eq!(world.requests().await.len(), 1);
+    let (one, other) =
+        tokio::join!(world.client.tags(&repository, true), world.client.tags(&repository, true));
+    assert_eq!((one.expect("a list").len(), other.expect("a list").len()), (3, 3));
+    assert_eq!(world.requests().await.len(), 2);
+}
+
+#[tokio::test]
 async fn a_list_without_end_is_given_up() {
     let world = with(Paged { count: usize::MAX, page: 50_000 }).await;
-    let error = world.client.tags(&world.web().repository).await.expect_err("too many").to_string();
+    let error = world.client.tags(&world.web().repository, false).await.expect_err("too many").to_string();
     assert!(error.ends_with("more than 100,000 tags are listed for web"), "{error}");
 }
 
 #[tokio::test]
 async fn a_repository_without_tags_has_none() {
     let world = with(ResponseTemplate::new(200).set_body_string(r#"{"name":"web","tags":null}"#)).await;
-    assert!(world.client.tags(&world.web().repository).await.expect("a list").is_empty());
+    assert!(world.client.tags(&world.web().repository, false).await.expect("a list").is_empty());
 }
 
 #[tokio::test]

@@ -41,5 +41,5 @@ pub(crate) fn service(name: &str, images: &[&str]) -> Value {
 
 /// The service `shop`.
 pub(crate) fn config(images: &[&str]) -> Arc<ServiceConfig> {
-    Arc::new(read(&[service("shop", images)]).services.remove(0))
+    read(&[service("shop", images)]).services.remove(0)
 }

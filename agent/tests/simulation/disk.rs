@@ -7,6 +7,9 @@ use evenkeel_common::store::MonitoredStore;
 use evenkeel_common::wire::Level;
 use tokio::sync::watch;
 
+use super::life::step::Step;
+use super::life::{Flags, Life};
+use super::world::{Act, StoreFault};
 use super::*;
 
 const DB: &str = "localhost:5000/db:latest";
@@ -232,4 +235,26 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
             break;
         }
     }
+}
+
+#[test]
+fn an_engine_that_goes_while_the_disk_refuses_writes_is_known_by_when_it_went() {
+    let flags = Flags { auto_update: false, auto_heal: true, auto_start: false, compose_watch: false };
+    let steps = [
+        (4_000, Act::Store(StoreFault::Refuses)),
+        (5_000, Act::EngineStops),
+        (8_000, Act::EngineStarts),
+        (40_000, Act::Store(StoreFault::None)),
+    ];
+    let steps = steps.map(|(at, act)| (Duration::from_millis(at), Step::World(act)));
+    let life = Life {
+        flags: [flags; 2],
+        gates: Default::default(),
+        restarts_itself: false,
+        shares_image: false,
+        has_third: false,
+        steps: steps.to_vec(),
+    };
+    let lived = life.run();
+    assert_eq!(lived.violations, Vec::<String>::new(), "{}", lived.transcript.join("\n"));
 }

@@ -6,6 +6,7 @@
 //! | `main.rs` | scripted deployments, killed before and after every single call |
 //! | `random.rs` | random lives of two services in a project; every safety property is checked after every step |
 //! | `transcripts.rs` | ten typical lives, as they are to be read |
+//! | `swarm.rs` | updates of a swarm service, killed before and after every single call |
 //! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted lives around one subject each |
 //! | `life/` | a life: what can happen in it, and how it is lived |
 //! | `world/` | the world, and the safety properties (`world/properties.rs`) |
@@ -17,6 +18,7 @@ mod images;
 mod life;
 mod projects;
 mod random;
+mod swarm;
 mod tasks;
 mod transcripts;
 mod world;
@@ -39,7 +41,7 @@ use evenkeel_common::store::Store;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::Kind;
 use futures_util::FutureExt;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use world::{Behaviour, FakeWorld, digest_of, id_of, reference};
 
@@ -64,6 +66,17 @@ async fn live_together(
     script: Script,
 ) -> bool {
     let world = world(fake, Arc::new(fake.clone())).await;
+    live_in(world, fake, configs, for_time, script).await
+}
+
+/// The same in a world that is given.
+async fn live_in(
+    world: Arc<World>,
+    fake: &FakeWorld,
+    configs: &[Arc<ServiceConfig>],
+    for_time: Duration,
+    script: Script,
+) -> bool {
     let (mut members, mut handles) = (Vec::new(), Vec::new());
     for config in configs {
         let durable = fake.durable(&state_key(&config.name)).await;
@@ -84,22 +97,25 @@ async fn live_together(
 }
 
 /// The world as one incarnation of the agent has it, with a state in `store`.
-async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> World {
+async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> Arc<World> {
     let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
     world_with(fake, store, outbox)
 }
 
 /// The same, whose entries go to `outbox`.
-fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> World {
+fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<World> {
     let audit = Audit::new(outbox);
     let recorder = audit.clone();
-    World {
+    Arc::new(World {
         engine: Arc::new(fake.clone()),
         registry: Arc::new(fake.clone()),
         signatures: Arc::new(fake.clone()),
         tags: Arc::new(fake.clone()),
+        swarm: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
+        fleet: Arc::new(fake.clone()),
+        fleet_view: watch::Sender::new(Arc::default()).subscribe(),
         store,
         commit: Arc::new(move |changes, entries| {
             let audit = audit.clone();
@@ -109,11 +125,11 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> World 
         record: Arc::new(move |entry| recorder.record(entry)),
         deployed: Arc::new(|_, _| {}),
         boot: Boot { now: "one".into(), before: "one".into() },
-    }
+    })
 }
 
 /// Lets these services work, each in its project's worker.
-fn run(world: &World, members: Vec<Member>) -> TaskSet {
+fn run(world: &Arc<World>, members: Vec<Member>) -> TaskSet {
     let tasks = TaskSet::new();
     Placement::new(world.clock.clone(), tasks.clone(), CancellationToken::new()).place(members);
     tasks
@@ -126,7 +142,7 @@ enum Script {
     EngineGapAfter(Duration),
 }
 
-async fn polls(handle: &Handle, world: &World, script: Script) {
+async fn polls(handle: &Handle, world: &Arc<World>, script: Script) {
     if script == Script::RedeployFirst {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Request(ServiceRequest::Redeploy, reply)).is_ok());

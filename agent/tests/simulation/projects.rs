@@ -29,7 +29,7 @@ fn two(behaviour: Behaviour) -> FakeWorld {
 /// Services at work, and what a reload does with them.
 struct Stand {
     fake: FakeWorld,
-    world: World,
+    world: Arc<World>,
     placement: Placement,
     tasks: TaskSet,
 }

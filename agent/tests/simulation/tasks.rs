@@ -5,6 +5,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use async_trait::async_trait;
+use evenkeel_agent::project::inbox;
 use evenkeel_agent::project::services::EngineHealth;
 use evenkeel_agent::project::services::PollState;
 use evenkeel_agent::project::services::{Dependencies, Services};
@@ -44,7 +45,7 @@ impl Store for Disk {
 }
 
 /// A service with a project of its own.
-fn member(name: &str, world: &World) -> (Member, Handle) {
+fn member(name: &str, world: &Arc<World>) -> (Member, Handle) {
     let compose_project = Some(name.to_owned());
     let config = ServiceConfig { name: name.into(), compose_project, ..(*config(&[WEB])).clone() };
     Member::new(Arc::new(config), Durable::default(), world.clone(), StartReason::Start)
@@ -129,7 +130,7 @@ fn published(tag: &str) -> PublishedImage {
 /// Tells of images, and looks at when the service that uses `web:latest` is polled.
 struct Stand {
     pushes: RegistryEventSender,
-    inbox: mpsc::UnboundedReceiver<Command>,
+    inbox: inbox::Receiver<Command>,
     began: Instant,
 }
 
@@ -147,12 +148,16 @@ impl Stand {
 }
 
 async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
+    with_push_poller_of(configuration::config(&[WEB]), script).await;
+}
+
+async fn with_push_poller_of(config: Arc<ServiceConfig>, script: impl AsyncFnOnce(Stand)) {
     let fake = new_world();
     let world = world(&fake, Arc::new(fake.clone())).await;
     // It has no worker: the test has the inbox, and answers nothing.
     let (_member, handle) = member("shop", &world);
-    let (sender, inbox) = mpsc::unbounded_channel();
-    let door = Handle { inbox: sender, ..handle };
+    let (sender, inbox) = inbox::channel();
+    let door = Handle { config, inbox: sender, ..handle };
     let (poller, pushes) = RegistryEvents::new(services(&[door]), world.registry.clone());
     let stop = CancellationToken::new();
     tokio::select! {
@@ -164,16 +169,16 @@ async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
 #[tokio::test(start_paused = true)]
 async fn a_push_is_followed_at_once_and_those_of_the_next_second_together_at_its_end() {
     with_push_poller(async |mut stand: Stand| {
-        stand.pushes.tell(published("latest"));
+        stand.pushes.tell(&published("latest"));
         assert_eq!(stand.polled(Duration::from_millis(200)).await, [0]);
         for _ in 0..50 {
-            stand.pushes.tell(published("latest"));
+            stand.pushes.tell(&published("latest"));
             assert_eq!(stand.polled(Duration::from_millis(10)).await, []);
         }
         // One for all of them, and those that follow it.
         assert_eq!(stand.polled(Duration::from_mins(1)).await, [10, 12, 22, 62, 312]);
         // It rested long enough: the next is followed at once again.
-        stand.pushes.tell(published("latest"));
+        stand.pushes.tell(&published("latest"));
         assert_eq!(stand.polled(Duration::from_mins(1)).await, [607, 609, 619, 659, 909]);
     })
     .await;
@@ -184,7 +189,7 @@ async fn pushes_without_end_make_one_poll_a_second() {
     with_push_poller(async |mut stand: Stand| {
         let mut at = Vec::new();
         for _ in 0..100 {
-            stand.pushes.tell(published("latest"));
+            stand.pushes.tell(&published("latest"));
             at.extend(stand.polled(Duration::from_millis(50)).await);
         }
         assert_eq!(at, [0, 10, 20, 30, 40]);
@@ -207,7 +212,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();
         let script = async {
-            pushes.tell(published("latest"));
+            pushes.tell(&published("latest"));
             sleep(late).await;
             fake.push(&reference(WEB), "v2", Behaviour::Good);
             let deploys = shown.wait_for(|shown| shown.status.deploying);
@@ -224,9 +229,46 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
 #[tokio::test(start_paused = true)]
 async fn a_push_of_what_nobody_uses_polls_nobody() {
     with_push_poller(async |mut stand: Stand| {
-        stand.pushes.tell(published("v2"));
-        stand.pushes.tell(PublishedImage { repository: "other".into(), tag: "latest".into() });
+        stand.pushes.tell(&published("v2"));
+        stand.pushes.tell(&PublishedImage { repository: "other".into(), tag: "latest".into() });
         assert_eq!(stand.polled(Duration::from_secs(10)).await, []);
+    })
+    .await;
+}
+
+/// What a service that looks for newer tags of `web:1.27.0` is told until nothing comes for a minute.
+async fn told(stand: &mut Stand) -> (usize, usize) {
+    let (mut looks, mut checks) = (0, 0);
+    while let Ok(Some(command)) = tokio::time::timeout(MINUTE, stand.inbox.recv()).await {
+        match command {
+            Command::TagPushed => looks += 1,
+            Command::Check(..) => checks += 1,
+            _ => panic!("a push asks for nothing else"),
+        }
+    }
+    (looks, checks)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_of_a_newer_tag_has_the_list_of_tags_read_whatever_it_is_called() {
+    let mut service = configuration::service("shop", &["localhost:5000/web:1.27.0"]);
+    service["update"] = serde_json::json!({"tags": "~1.27"});
+    let config = configuration::read(&[service]).services.remove(0);
+    with_push_poller_of(config, async |mut stand: Stand| {
+        stand.pushes.tell(&published("1.27.1"));
+        assert_eq!(told(&mut stand).await, (5, 5), "at once, and four times more");
+        // Many names in one second are one piece of news.
+        for n in 2..500 {
+            stand.pushes.tell(&published(&format!("1.27.{n}")));
+        }
+        assert_eq!(told(&mut stand).await, (6, 6), "one at once, and one more for the rest of the second");
+        for tag in ["1.28.0", "1.27.1-alpine", "1.26.9", "latest", "sha-1"] {
+            stand.pushes.tell(&published(tag));
+        }
+        stand.pushes.tell(&PublishedImage { repository: "other".into(), tag: "1.27.9".into() });
+        assert_eq!(told(&mut stand).await, (0, 0), "none of these would be deployed");
+        stand.pushes.tell(&published("1.27.0"));
+        assert_eq!(told(&mut stand).await, (0, 5), "the tag in use itself");
     })
     .await;
 }

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub mod address;
 pub mod expand;
@@ -31,7 +32,8 @@ pub struct KeyPath(Vec<Step>);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Step {
     Index(usize),
-    Key(String),
+    /// Shared: every value below has it in its path.
+    Key(Arc<str>),
 }
 
 impl KeyPath {
@@ -42,13 +44,13 @@ impl KeyPath {
 
     /// The path of keys that are written with dots: `docker_health.timeout`.
     pub fn of(dotted: &str) -> Self {
-        Self(dotted.split('.').map(|key| Step::Key(key.to_owned())).collect())
+        Self(dotted.split('.').map(|key| Step::Key(key.into())).collect())
     }
 
     /// The member `name` of the object at this path.
     #[must_use]
     pub fn key(&self, name: &str) -> Self {
-        self.then(Step::Key(name.to_owned()))
+        self.then(Step::Key(name.into()))
     }
 
     /// The element `at` of the array at this path.
@@ -65,7 +67,9 @@ impl KeyPath {
     /// For a path inside an element of the array `name`: the element's number and the rest of the path.
     pub fn element_of(&self, name: &str) -> Option<(usize, KeyPath)> {
         match self.0.as_slice() {
-            [Step::Key(key), Step::Index(at), rest @ ..] if key == name => Some((*at, Self(rest.to_vec()))),
+            [Step::Key(key), Step::Index(at), rest @ ..] if **key == *name => {
+                Some((*at, Self(rest.to_vec())))
+            }
             _ => None,
         }
     }

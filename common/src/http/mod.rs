@@ -27,6 +27,7 @@ mod crowd;
 mod guard;
 mod limiter;
 mod line;
+pub mod openapi;
 mod reply;
 mod routes;
 mod server;

@@ -40,6 +40,9 @@ pub struct AuditEntry {
     /// Longer evidence: compose output, last log lines (at most 8 KiB).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
+    /// Image that it is about, with its registry's host (DECISIONS 8).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 impl AuditEntry {
@@ -57,6 +60,7 @@ impl AuditEntry {
             container: None,
             reason: None,
             output: String::new(),
+            image: None,
         }
     }
 }
@@ -144,6 +148,12 @@ kinds! {
     AGENT_ONLINE = "agent_online";
     /// An agent stopped answering the warden.
     AGENT_OFFLINE = "agent_offline";
+    /// Updates of the fleet, or of a part of it, are held back.
+    FROZEN = "frozen";
+    /// A freeze was ended before its time.
+    THAWED = "thawed";
+    /// No warden can be reached, or one answers again.
+    FLEET_AWAY = "fleet_away";
 }
 
 impl Kind {

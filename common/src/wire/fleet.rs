@@ -45,7 +45,7 @@ pub struct FleetEntry {
     /// Which numbering `seq` belongs to, where its agent says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
-    /// Image that it is about, as configured.
+    /// Image that it is about, with its registry's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Id of the agent whose token came with the entry; a body cannot say another.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Health {
     /// `ok`, `starting` or `unavailable`.
     pub status: String,
-    /// Why the container engine counts as unavailable.
+    /// Why the container engine counts as unavailable. From the warden: why its store is away, for those with `api.token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Why the program can't write its state, while it can't: nothing is deployed or healed then. Absent otherwise.

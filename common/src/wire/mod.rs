@@ -1,8 +1,10 @@
 //! The contract: every JSON shape that leaves or enters a daemon, and nothing but shapes.
 
 mod audit;
+mod decisions;
 mod fleet;
 mod health;
+mod object;
 mod pushed;
 mod registry_event;
 mod reply;
@@ -10,13 +12,20 @@ mod status;
 mod why;
 
 pub use audit::{AuditEntry, Kind, Level};
+pub use decisions::{
+    CellVerdict, FailedDigest, FleetAnswer, FleetAsk, FleetCell, FleetDecisions, FleetImage, FleetImages,
+    FleetUnblockReply, FleetUnblockRequest, Freeze, FreezeReply, FreezeRequest, FreezeScope, Inventory,
+    InventoryImage, InventoryReply, Permission, ReleaseReply, SeenDigest, ThawReply, ThawRequest,
+};
 pub use fleet::{
     FleetEntry, HistoryEntry, HistoryPage, IngestReply, LevelCounts, MachineRecord, RejectedEntry,
 };
 pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
-pub use reply::{ApproveReply, ApproveRequest, ErrorBody, RedeployReply, TriggerReply, UnblockReply};
+pub use reply::{
+    ApproveReply, ApproveRequest, ErrorBody, KeptImage, RedeployReply, TriggerReply, UnblockReply,
+};
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
     StatusFrame, StatusReport, StatusValue, Waiting, WayBackValue,

@@ -17,7 +17,7 @@ pub struct PushedEntry {
     /// Which numbering `seq` belongs to: an opaque text of at most 64 characters, made with the agent's state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
-    /// Image that the entry is about, as configured.
+    /// Image that the entry is about, with its registry's host, so that two machines that spell it differently agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Id of the agent whose token came with the entry. The warden sets it; what a body says is ignored.

@@ -34,12 +34,28 @@ pub enum RedeployReply {
     Redeploying {
         /// The service's name.
         service: String,
+        /// Images that keep what they run, as the last check saw them; left out where there are none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<KeptImage>,
     },
     /// Nothing was started.
     Skipped {
         /// `deploy in progress` or `no compose files configured`.
         reason: String,
     },
+}
+
+/// An image that a redeployment leaves on what it runs (DECISIONS 7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptImage {
+    /// As configured.
+    pub image: String,
+    /// The digest that is not deployed.
+    pub digest: String,
+    /// `blocked` or `signature`.
+    pub gate: String,
+    /// Why, in one sentence.
+    pub why: String,
 }
 
 /// What `POST /approve/<name>` may carry.

@@ -101,6 +101,9 @@ pub struct ServiceStatus {
     /// An update that was found and is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
+    /// Id of the agent of the fleet on which the digest failed, or that is trying it; absent where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<String>,
     /// Whether a check runs right now.
     pub check_status: CheckStatus,
     /// Whether a rollback to what runs would be possible; absent before the first check of that.
@@ -131,6 +134,12 @@ pub struct Waiting {
     pub lifts_at: Option<Timestamp>,
     /// The request by which a person passes the gate.
     pub clear: String,
+    /// Id of the agent of the fleet on which the digest failed, or that is trying it; absent where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<String>,
+    /// What was found there: the last log lines of that machine, at most 8 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 /// Whether a check runs right now.

@@ -18,8 +18,8 @@ pub struct WhyReport {
 /// One condition that an update has to pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gate {
-    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `signature`, `fault`, `command`,
-    /// `approval`, `min_age`, `window` or `schedule`.
+    /// Its word: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `fault`, `freeze`, `immunity`,
+    /// `ring`, `signature`, `command`, `approval`, `min_age`, `window`, `project` or `schedule`.
     pub gate: String,
     /// Whether it holds an update back now.
     pub holds: bool,
@@ -32,4 +32,10 @@ pub struct Gate {
     /// The request or change by which a person ends it; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear: Option<String>,
+    /// Id of the agent of the fleet on which the digest failed, or that is trying it; absent where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<String>,
+    /// What was found there: the last log lines of that machine, at most 8 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }

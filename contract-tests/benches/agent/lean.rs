@@ -72,6 +72,15 @@ fn spread(values: &[f64]) -> String {
     format!("(n = {}, {:.1} to {:.1})", values.len(), values[0], values[values.len() - 1])
 }
 
+/// The program's file.
+pub(crate) fn size(table: &mut Table) {
+    let mut size = Figure::new("size of the release binary", " MB", Some(9.0));
+    for (is_other, program) in programs() {
+        size.note(is_other, program.size() as f64 / 1e6);
+    }
+    size.show(table);
+}
+
 /// Fakes with services on them, and where an agent's files go.
 struct Ground {
     folder: TempDir,
@@ -180,7 +189,7 @@ pub(crate) fn watched(table: &mut Table) {
             std::thread::sleep(WATCHED);
             let connections = ground.connections.load(Ordering::Relaxed) - before.0;
             opened.note(is_other, connections as f64 / WATCHED.as_secs_f64());
-            woken.note(is_other, (agent.wake_ups() - before.1) as f64 / WATCHED.as_secs_f64());
+            woken.note(is_other, agent.woken_since(&before.1) as f64 / WATCHED.as_secs_f64());
             let (rss, anonymous) = agent.resident();
             whole.note(is_other, rss as f64 / MIB);
             own.note(is_other, anonymous as f64 / MIB);
@@ -210,7 +219,7 @@ pub(crate) fn idle(table: &mut Table) {
             std::thread::sleep(Duration::from_secs(15));
             let before = agent.wake_ups();
             std::thread::sleep(WATCHED);
-            woken.note(is_other, (agent.wake_ups() - before) as f64 / WATCHED.as_secs_f64());
+            woken.note(is_other, agent.woken_since(&before) as f64 / WATCHED.as_secs_f64());
         }
     }
     woken.show(table);

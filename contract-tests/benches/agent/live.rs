@@ -1,20 +1,20 @@
 //! On the real engine: how soon the API answers while something else goes on, and what a hundred containers cost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use contract_tests::{Asker, Fault, Image, PrivateEngine, Registry, World};
+use contract_tests::{Asker, Config, Fault, Image, PrivateEngine, Pushed, Registry, Swarm, World, wait_for};
 
 use crate::subject::Subject;
 use crate::{Table, image, mib, shown};
 
-const PATHS: &[&str] = &["/status", "/health", "/audit?limit=100"];
+pub(crate) const PATHS: &[&str] = &["/status", "/health", "/audit?limit=100"];
 const SOON: Duration = Duration::from_millis(20);
 /// How long somebody asks while something hangs.
 const HANGS: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_millis(50);
 
 /// Ends asking, and puts the times into the table.
-fn judge(table: &mut Table, what: &str, asker: Asker) {
+pub(crate) fn judge(table: &mut Table, what: &str, asker: Asker) {
     let all = asker.stop();
     let answered = all.iter().all(|one| one.answer.as_ref().is_ok_and(|code| [200, 503].contains(code)));
     let mut times: Vec<Duration> = all.iter().map(|one| one.took).collect();
@@ -95,4 +95,51 @@ pub(crate) fn hundred(table: &mut Table) {
         format!("{} (of it {} not from files)", mib(figure.0), mib(figure.1)),
         Some(("under 20 MiB", figure.0 < 20 << 20)),
     );
+}
+
+/// How often a service of a swarm is updated by each.
+const ROUNDS: usize = 5;
+
+/// An update of a swarm service by the agent beside `docker service update` by hand, in turn on the same swarm.
+pub(crate) fn swarm(table: &mut Table) {
+    let swarm = Swarm::start();
+    swarm.push(&Image::good("v0"));
+    swarm.create(&["--replicas", "3"]);
+    let config = Config::of([swarm.entry()]).registry(&swarm.registry.host);
+    let converged = |pushed: &Pushed, began: Instant| {
+        wait_for("the swarm to be done", || {
+            let service = swarm.service();
+            let is_new = swarm.spec_image().ends_with(&pushed.digest);
+            if is_new && service["UpdateStatus"]["State"] == "completed" {
+                Ok(began.elapsed())
+            } else {
+                Err(service["UpdateStatus"].to_string())
+            }
+        })
+    };
+    let (mut by_hand, mut by_agent, mut proven) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let pushed = swarm.push(&Image::good(&format!("by-hand-{round}")));
+        let began = Instant::now();
+        swarm.change(&["--image", &swarm.image()]);
+        by_hand.push(converged(&pushed, began));
+        let agent = Subject::start(swarm.folder(), &config, &swarm.engine().host());
+        agent.wait_polls(1, SOON);
+        let pushed = swarm.push(&Image::good(&format!("by-agent-{round}")));
+        let (updated, began) = (agent.count("updated"), Instant::now());
+        agent.post("/trigger/web");
+        by_agent.push(converged(&pushed, began));
+        agent.wait_until(SOON, "the proof", || agent.count("updated") > updated);
+        proven.push(began.elapsed());
+    }
+    let median = |times: &[Duration]| {
+        let mut times = times.to_vec();
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64()
+    };
+    let ratio = median(&by_agent) / median(&by_hand);
+    table.times("swarm, 3 replicas: `docker service update` by hand to `completed`", by_hand, None);
+    table.times("swarm, 3 replicas: `POST /trigger` to `completed`", by_agent, None);
+    table.add("swarm: ratio of the two medians", format!("{ratio:.2}"), None);
+    table.times("swarm, 3 replicas: `POST /trigger` to `updated`, health_grace 3 s", proven, None);
 }

@@ -7,6 +7,7 @@
 //! The load comes from fakes that cost next to nothing, except where a row says that registry or engine are real.
 //! On a machine that has other work the spread tells how far to trust a figure.
 
+mod away;
 mod fakes;
 mod lean;
 mod live;
@@ -91,15 +92,19 @@ fn mib(bytes: u64) -> String {
 type Part = fn(&mut Table);
 
 /// What is measured, by the name that asks for it alone.
-const PARTS: [(&str, Part); 12] = [
+const PARTS: [(&str, Part); 16] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),
     ("cycles", cycles),
+    ("gates", gates),
     ("registry", real_registry),
     ("updates", updates),
     ("answers", live::answers),
     ("hundred", live::hundred),
+    ("away", away::warden_away),
+    ("lean-size", lean::size),
+    ("swarm", live::swarm),
     ("lean-starts", lean::first_answers),
     ("lean-resident", lean::resident),
     ("lean-watched", lean::watched),
@@ -164,12 +169,31 @@ struct Stage {
 
 impl Stage {
     fn new(projects: &[FakeProject], poll_interval: u64, registry: Option<&str>) -> Self {
+        Self::with_gates(projects, poll_interval, registry, None)
+    }
+
+    /// The same where every service has these gates.
+    fn with_gates(
+        projects: &[FakeProject],
+        poll_interval: u64,
+        registry: Option<&str>,
+        gates: Option<&Value>,
+    ) -> Self {
         let folder = folder();
         let (fake, heads) = fakes::registry();
         let host = registry.unwrap_or(&fake);
         let socket = folder.path().join("engine.sock");
         fakes::engine(&socket, host, projects);
-        let config = config(folder.path(), host, poll_interval, projects);
+        let mut config = config(folder.path(), host, poll_interval, projects);
+        if let Some(gates) = gates {
+            let mut tree = Value::from(config);
+            tree["services"]
+                .as_array_mut()
+                .into_iter()
+                .flatten()
+                .for_each(|service| service["update"] = gates.clone());
+            config = Config::from(tree);
+        }
         let agent = Subject::start(folder.path(), &config, &format!("unix://{}", socket.display()));
         let stage = Self { agent, folder, heads };
         stage.agent.wait_polls(1, Duration::from_millis(50));
@@ -267,6 +291,29 @@ fn cycles(table: &mut Table) {
         let all = services * images;
         table.times(&format!("poll cycle, {all} images in {services} services, 8 at once"), times, limit);
     }
+}
+
+/// What gates cost where there is nothing to hold.
+fn gates(table: &mut Table) {
+    let projects = fleet(500, 1);
+    let all = json!({
+        "min_age": 3600, "window": "02:00-05:00", "timezone": "Europe/Vienna", "approve": true, "gate": ["/bin/true"],
+    });
+    let median = |gates: Option<&Value>| {
+        let stage = Stage::with_gates(&projects, 3600, None, gates);
+        let mut times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
+        stage.assert_at_rest(projects.len());
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (without, with) = (median(None), median(Some(&all)));
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    let figure = format!("{ratio:.2} ({} ms with, {} ms without)", with.as_millis(), without.as_millis());
+    table.add(
+        "poll cycle of 500 services with four gates, to one without",
+        figure,
+        Some(("under 1.25", ratio < 1.25)),
+    );
 }
 
 /// The same against `registry:2` in a container.

@@ -1,5 +1,6 @@
 //! The program that is measured: one process, its API, what the kernel counts about it.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,11 @@ impl Program {
     pub(crate) fn other() -> Option<Self> {
         let words = std::env::var("EVENKEEL_OTHER").ok()?;
         Some(Self(words.split_whitespace().map(OsString::from).collect())).filter(|other| !other.0.is_empty())
+    }
+
+    /// Bytes of the executable file.
+    pub(crate) fn size(&self) -> u64 {
+        fs::metadata(&self.0[0]).expect("the program is a file").len()
     }
 
     fn command(&self) -> Command {
@@ -159,15 +165,22 @@ impl Subject {
         (self.proc_number("status", "VmRSS") << 10, self.proc_number("status", "RssAnon") << 10)
     }
 
-    /// How often its threads gave up the processor so far: each time it is woken it does once.
-    pub(crate) fn wake_ups(&self) -> u64 {
+    /// How often each of its threads gave up the processor so far: each time it is woken it does once.
+    pub(crate) fn wake_ups(&self) -> HashMap<OsString, u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process has threads");
         let count = |task: fs::DirEntry| {
             let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
             let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default()
+            let number = line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default();
+            (task.file_name(), number)
         };
-        tasks.flatten().map(count).sum()
+        tasks.flatten().map(count).collect()
+    }
+
+    /// Wake-ups of its threads since `before`. Those of a thread that has ended meanwhile are not known.
+    pub(crate) fn woken_since(&self, before: &HashMap<OsString, u64>) -> u64 {
+        let since = |(thread, now)| now - before.get(&thread).copied().unwrap_or_default().min(now);
+        self.wake_ups().into_iter().map(since).sum()
     }
 
     /// SIGKILL.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract_tests::{Agent, Browser, Image, Kill, Pushed, World, wait_for};
+use contract_tests::{Agent, Browser, Image, Kill, Pushed, Swarm, World, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::{Value, json};
 
@@ -195,4 +195,26 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
             Err(format!("{listed:#?}, but {written:#?}"))
         }
     });
+}
+
+#[test]
+fn the_page_shows_the_tasks_of_a_swarm_service_and_follows_its_update() {
+    let swarm = Swarm::start();
+    swarm.push(&Image::good("v1"));
+    swarm.create(&["--replicas", "2"]);
+    let agent = swarm.agent(swarm.entry());
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/ui", agent.address()));
+    wait_badge(&browser, "ok");
+    browser.click("#rows .fold:nth-child(1)");
+    for task in ["shop_web.1", "shop_web.2"] {
+        browser.wait(task, &format!("document.querySelector('#rows').innerText.includes({})", json!(task)));
+    }
+    let v2 = swarm.push(&Image::good("v2"));
+    browser.click(TRIGGER);
+    browser.wait_notice("A check of web has begun.");
+    browser.wait("the update's progress", "!document.querySelector('#rows .deploy').hidden");
+    wait_events(&browser, "updated", 1);
+    wait_badge(&browser, "ok");
+    swarm.assert_runs(&v2, 2);
 }

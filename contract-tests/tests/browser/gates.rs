@@ -58,3 +58,37 @@ fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
     show(service("shop", "ok"));
     browser.wait("its end", "document.querySelector('#rows .is-waiting').hidden");
 }
+
+#[test]
+fn a_newer_tag_a_way_back_at_risk_and_a_failure_elsewhere_are_on_the_row() {
+    let stage = Stage::agent();
+    let mut record = with(
+        service("shop", "ok"),
+        &json!({
+            "way_back": "at_risk", "way_back_reason": "the image is neither on this machine nor in the registry",
+            "blocked_by": "lighthouse",
+            "waiting": { "image": "shop:latest", "digest": NEW, "gate": "immunity", "clear": "POST /unblock at the warden",
+                "why": "the digest failed on lighthouse", "output": "shop-1 | no such column: price" },
+        }),
+    );
+    record["images"][0]["newer"] = json!("1.28.3");
+    stage.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
+    assert!(browser.text("#rows .is-waiting").contains("It failed on lighthouse"));
+    browser.click("#rows .is-waiting summary");
+    assert!(browser.text("#rows .is-waiting pre").contains("no such column: price"));
+    let note = browser.text("#rows .note:not(.is-waiting)");
+    assert!(note.contains("A rollback would fail now: the image is neither on this machine"), "{note}");
+    assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1, newer tag");
+    browser.click("#rows .fold:nth-child(2)");
+    assert!(browser.text("#rows .images").contains("There is a newer tag: 1.28.3"));
+    // What is over leaves nothing behind.
+    stage.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok")] }));
+    browser.wait(
+        "its end",
+        "document.querySelector('#rows .is-waiting').hidden && document.querySelector('#rows .note').hidden",
+    );
+    assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1");
+}

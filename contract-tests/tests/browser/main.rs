@@ -3,7 +3,9 @@
 
 mod agent;
 mod engine;
+mod fleet;
 mod gates;
+mod history;
 mod keyboard;
 mod login;
 mod pictures;

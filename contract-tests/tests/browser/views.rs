@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use contract_tests::{Browser, Stage};
 use serde_json::json;
 
-use crate::scene::agent::busy_agent;
-use crate::scene::axe;
-use crate::scene::warden::busy_warden;
+use crate::scene::agent::{NEW, busy_agent, service, with};
+use crate::scene::warden::{busy_warden, fleet_warden};
+use crate::scene::{ahead, axe};
 
 /// A view: the program behind it, what is done on the page, and how it is known to be there.
 struct View {
@@ -53,8 +53,38 @@ fn agent_without_services() -> Stage {
     stage
 }
 
+/// Updates that gates hold back, a newer tag, and a way back that is at risk.
+fn waiting_agent() -> Stage {
+    let stage = Stage::agent();
+    let waits = |gate: &str, more: &serde_json::Value| {
+        let waiting = json!({ "image": "shop:latest", "digest": NEW, "gate": gate, "clear": "POST /approve/shop",
+            "why": "nobody has approved registry.example/team/a-long-name-of-an-image/shop:latest at this digest yet" });
+        with(waiting, more)
+    };
+    let mut shop = with(
+        service("shop", "ok"),
+        &json!({ "waiting": waits("approval", &json!({})), "way_back": "at_risk",
+            "way_back_reason": "the image is neither on this machine nor in the registry" }),
+    );
+    shop["images"][0]["newer"] = json!("1.28.3");
+    let young = with(
+        service("api", "ok"),
+        &json!({ "waiting": waits("min_age", &json!({ "lifts_at": ahead(3600) })) }),
+    );
+    let failed =
+        json!({ "output": "shop-1 | no such column: price", "clear": "POST /unblock at the warden" });
+    let withheld = with(
+        service("mail", "ok"),
+        &json!({ "waiting": waits("immunity", &failed), "blocked_by": "lighthouse" }),
+    );
+    stage.status(&json!({ "uptime_seconds": 5, "services": [shop, young, withheld] }));
+    stage
+}
+
+const WAITING: &str = "document.querySelectorAll('#rows .is-waiting:not([hidden])').length === 3";
 const AGENT: &str = "document.querySelectorAll('#events > tr').length === 6";
 const WARDEN: &str = "document.querySelectorAll('#machines > li').length === 3 && document.querySelectorAll('#events > tr').length === 5";
+const MAP: &str = "document.querySelectorAll('#map-rows > tr').length === 2 && document.querySelectorAll('#events > tr').length === 5";
 const STALE: &str = "document.querySelector('#link').innerText.startsWith('Stale since')";
 
 const AGENT_VIEWS: &[View] = &[
@@ -93,6 +123,14 @@ const AGENT_VIEWS: &[View] = &[
         },
         ready: AGENT,
         seen: "document.querySelectorAll('.toast').length === 2",
+    },
+    View {
+        name: "agent, updates that wait",
+        stage: waiting_agent,
+        query: "",
+        deed: |_, browser| click_all(browser, ".is-waiting summary"),
+        ready: WAITING,
+        seen: "document.querySelector('#rows .is-waiting pre')",
     },
     View {
         name: "agent without services",
@@ -152,6 +190,30 @@ const WARDEN_VIEWS: &[View] = &[
         deed: |_, browser| click_all(browser, ".more > summary"),
         ready: WARDEN,
         seen: "document.querySelector('.card.offline') && document.querySelector('.box')",
+    },
+    View {
+        name: "warden, images and freezes",
+        stage: fleet_warden,
+        query: "",
+        deed: |_, browser| click_all(browser, "#withheld summary"),
+        ready: MAP,
+        seen: "document.querySelector('.failed-box pre') && !document.querySelector('#freezes').hidden",
+    },
+    View {
+        name: "warden, one image on one machine",
+        stage: fleet_warden,
+        query: "",
+        deed: |_, browser| click_all(browser, "#map-rows > tr:nth-child(2) > td:nth-child(3)"),
+        ready: MAP,
+        seen: "document.querySelector('#cell').open && document.querySelector('#cell pre')",
+    },
+    View {
+        name: "warden, freeze dialog with a fault",
+        stage: fleet_warden,
+        query: "",
+        deed: |_, browser| click_all(browser, "#freeze, #freeze-yes"),
+        ready: MAP,
+        seen: "!document.querySelector('#freeze-fault').hidden",
     },
     View {
         name: "warden without machines",

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use contract_tests::{Agent, Image, Pushed, Service, World, wait_for};
+use contract_tests::{Agent, Image, Pushed, Service, World, request, wait_for};
 use evenkeel_common::wire::{Kind, Waiting};
 use serde_json::{Value, json};
 
@@ -37,6 +37,26 @@ fn is_untouched(world: &World, agent: &Agent, v2: &Pushed) {
     assert_eq!(world.engine.image_id(&reference), None, "a held digest was fetched");
 }
 
+/// A body that says nothing useful is 400, and a digest that does not wait is 409; neither approves anything.
+fn assert_approvals_are_refused(agent: &Agent) {
+    let headers = [("Content-Type", "application/json")];
+    let other = json!({ "digest": format!("sha256:{}", "0".repeat(64)) }).to_string();
+    for (body, status) in [
+        ("nonsense", 400),
+        ("[]", 400),
+        (r#"{"digest": 7}"#, 400),
+        (r#"{"digest": "latest"}"#, 400),
+        (r#"{"digest": "sha256:abc"}"#, 400),
+        (other.as_str(), 409),
+    ] {
+        let reply = request(agent.address(), "POST", "/approve/web", &headers, body.as_bytes());
+        let reply = reply.expect("the agent answers");
+        assert_eq!(reply.status, status, "{body}: {}", reply.text());
+        let error = reply.json()["error"].as_str().map(str::len);
+        assert!(error.is_some_and(|length| length > 10), "{body}: {}", reply.text());
+    }
+}
+
 #[test]
 fn an_update_waits_for_its_approval_and_goes_with_it() {
     let (world, agent, v2) = gated("approval", &json!({"approve": true}));
@@ -46,6 +66,8 @@ fn an_update_waits_for_its_approval_and_goes_with_it() {
     let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
     assert_eq!((told.new_digest.as_deref(), told.reason.as_deref()), (Some(&*v2.digest), Some("approval")));
     assert_eq!(agent.ask("POST", "/approve/none").status, 404);
+    assert_approvals_are_refused(&agent);
+    is_untouched(&world, &agent, &v2);
     let reply = agent.ask("POST", "/approve/web");
     assert_eq!(reply.json(), json!({"status": "approved", "service": "web", "digest": v2.digest}));
     agent.wait_entry(&Kind::UPDATED, 1);
@@ -122,4 +144,70 @@ fn a_gate_command_holds_an_update_until_it_says_go() {
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert_eq!(agent.entries(&Kind::RECOVERED).len(), 1);
+}
+
+/// A program beside the world with this text and mode.
+fn script(folder: &std::path::Path, text: &str, mode: u32) -> PathBuf {
+    let program = folder.join("may-update");
+    fs::write(&program, text).expect("the program can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("it belongs to this user");
+    program
+}
+
+#[test]
+fn a_gate_command_that_can_not_be_run_lets_nothing_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = script(folder.path(), "#!/bin/sh\nexit 0\n", 0o644);
+    let (world, agent, v2) = gated("not-executable", &json!({"gate": [program]}));
+    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("being asked"));
+    assert!(held.why.contains("can't be run: permission denied"), "{held:?}");
+    agent.wait_entry(&Kind::ERROR, 1);
+    is_untouched(&world, &agent, &v2);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_gate_command_that_floods_its_output_and_leaves_children_has_its_last_line_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let text = format!(
+        "#!/bin/sh\nhead -c 30000000 /dev/zero | tr '\\0' x\nsleep 600 &\necho $! > {}\necho\necho enough\nexit 75\n",
+        pid.display()
+    );
+    let program = script(folder.path(), &text, 0o755);
+    let (world, agent, v2) = gated("flood", &json!({"gate": [program]}));
+    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("being asked"));
+    assert!(held.why.ends_with("lets it wait: enough"), "{held:?}");
+    is_untouched(&world, &agent, &v2);
+    let child = PathBuf::from("/proc").join(fs::read_to_string(&pid).unwrap().trim());
+    wait_for("the child of the command to end", || match fs::read_to_string(child.join("stat")) {
+        Ok(stat) if !stat.contains(") Z ") => Err(stat),
+        _ => Ok(()),
+    });
+}
+
+#[test]
+fn a_gate_command_that_hangs_delays_no_other_service_and_one_that_others_can_change_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = script(folder.path(), "#!/bin/sh\nsleep 600\n", 0o777);
+    let (mut world, _) = World::with_web("hangs");
+    world.push("api", &Image::good("a1"));
+    world.service("api", "api", &[]);
+    world.project.up();
+    let web = world.entry("web", &["web:latest"]).set("update", json!({"gate": [program]}));
+    let agent = world.agent_for([web, world.entry("api", &["api:latest"])]);
+    let health = agent.ask("GET", "/health").text();
+    assert!(health.contains("can be changed by others than its owner (mode 0777)"), "{health}");
+    world.push("web", &Image::good("v2"));
+    world.push("api", &Image::good("a2"));
+    agent.trigger("web");
+    waiting(&agent, "command", |waiting| waiting.why.contains("being asked"));
+    agent.trigger("api");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("api", "a2");
+    world.assert_runs("web", "v1");
+    waiting(&agent, "command", |waiting| waiting.why.contains("being asked"));
 }

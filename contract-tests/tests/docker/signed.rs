@@ -2,29 +2,40 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use contract_tests::{Image, World, wait_for};
+use contract_tests::{Image, Registry, World, wait_for};
 use evenkeel_common::wire::Kind;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
 
-fn key() -> Ed25519KeyPair {
+pub(crate) fn key() -> Ed25519KeyPair {
     let document =
         Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("the system has random numbers");
     Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("it was just made")
 }
 
 /// The public key as a PEM file has it (RFC 8410).
-fn pem(key: &Ed25519KeyPair) -> String {
+pub(crate) fn pem(key: &Ed25519KeyPair) -> String {
     let mut der = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
     der.extend_from_slice(key.public_key().as_ref());
     format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der))
 }
 
 fn sign(world: &World, digest: &str, key: &Ed25519KeyPair) {
+    sign_for(&world.registry, &world.reference("web"), digest, digest, key);
+}
+
+/// Attaches a signature to one image of `web` that was made for another.
+pub(crate) fn sign_for(
+    registry: &Registry,
+    reference: &str,
+    attached_to: &str,
+    digest: &str,
+    key: &Ed25519KeyPair,
+) {
     let payload = json!({
         "critical": {
-            "identity": { "docker-reference": world.reference("web") },
+            "identity": { "docker-reference": reference },
             "image": { "docker-manifest-digest": digest },
             "type": "cosign container image signature",
         },
@@ -32,7 +43,7 @@ fn sign(world: &World, digest: &str, key: &Ed25519KeyPair) {
     });
     let payload = payload.to_string().into_bytes();
     let signature = STANDARD.encode(key.sign(&payload));
-    world.registry.push_signature("web", digest, &payload, &signature);
+    registry.push_signature("web", attached_to, &payload, &signature);
 }
 
 #[test]
@@ -52,8 +63,17 @@ fn an_image_goes_live_when_it_is_signed_and_is_not_fetched_before() {
         });
     };
     waits("is not signed");
+    let held = agent.service("web").waiting.expect("it waits");
+    assert_eq!((held.digest.as_str(), held.gate.as_str()), (&*v2.digest, "signature"));
+    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!((told.new_digest.as_deref(), told.reason.as_deref()), (Some(&*v2.digest), Some("signature")));
     sign(&world, &v2.digest, &other);
     waits("not with a key of signed_by");
+    let v1 = agent.service("web").images.expect("it runs").remove(0).digest;
+    sign_for(&world.registry, &world.reference("web"), &v2.digest, &v1, &ours);
+    waits("was made for another image");
+    world.registry.push_signature("web", &v2.digest, b"no payload", "no signature");
+    waits("in a form that is known");
     agent.redeploy("web");
     agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
     world.assert_runs("web", "v1");
@@ -61,6 +81,27 @@ fn an_image_goes_live_when_it_is_signed_and_is_not_fetched_before() {
     assert_eq!(world.engine.image_id(&reference), None, "what is not signed is not fetched");
 
     sign(&world, &v2.digest, &ours);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!(agent.service("web").waiting, None);
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it was told once");
+}
+
+#[test]
+fn one_of_several_keys_is_enough() {
+    let (world, _) = World::with_web("signed-two");
+    let (first, second) = (key(), key());
+    let file = |name: &str, key: &Ed25519KeyPair| {
+        let path = world.folder().join(name);
+        std::fs::write(&path, pem(key)).unwrap();
+        path
+    };
+    let files = [file("first.pub", &first), file("second.pub", &second)];
+    let entry = world.entry("web", &["web:latest"]).set("update", json!({ "signed_by": files }));
+    let agent = world.agent_for([entry]);
+    let v2 = world.push("web", &Image::good("v2"));
+    sign(&world, &v2.digest, &second);
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");

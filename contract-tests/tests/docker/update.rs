@@ -150,7 +150,10 @@ fn an_image_that_is_not_here_is_not_found_until_a_person_deploys_it() {
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(world.project.containers(), []);
 
-    assert_eq!(agent.redeploy("web"), RedeployReply::Redeploying { service: "web".to_owned() });
+    assert_eq!(
+        agent.redeploy("web"),
+        RedeployReply::Redeploying { service: "web".to_owned(), kept: Vec::new() }
+    );
     agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
     world.assert_runs("web", "v1");
     agent.wait_done(1);

@@ -8,10 +8,10 @@ use crate::GENERATED;
 use crate::schema::{constants, kind, text};
 
 /// The page, paths and objects in alphabetical order.
-pub(crate) fn render(document: &Value) -> String {
+pub(crate) fn render(title: &str, first: &str, document: &Value) -> String {
     let about = document["info"]["description"].as_str().unwrap();
     let mut page = format!(
-        "# API reference\n\n{GENERATED}\n\nThe agent's HTTP API, as it describes itself at `GET /openapi.json`. {about}\n\n\
+        "# {title}\n\n{GENERATED}\n\n{first} {about}\n\n\
          ## Endpoints\n\n| endpoint | | answers |\n|---|---|---|\n"
     );
     for (path, methods) in document["paths"].as_object().unwrap() {

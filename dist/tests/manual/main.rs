@@ -51,7 +51,15 @@ fn the_reference_of_the_wardens_file_is_made_of_the_types() {
 
 #[test]
 fn the_reference_of_the_api_is_made_of_the_openapi_document() {
-    check_page("reference-api.md", &api_page::render(&running::openapi_document()));
+    let about = "The agent's HTTP API, as it describes itself at `GET /openapi.json`.";
+    check_page("reference-api.md", &api_page::render("API reference", about, &running::agent_document()));
+}
+
+#[test]
+fn the_reference_of_the_wardens_api_is_made_of_its_openapi_document() {
+    let about = "The warden's HTTP API, as it describes itself at `GET /openapi.json`.";
+    let page = api_page::render("Warden API reference", about, &running::warden_document());
+    check_page("reference-warden-api.md", &page);
 }
 
 /// A row of the page is ``| `kind` | level | meaning | what to do |``.

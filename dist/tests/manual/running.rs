@@ -1,4 +1,4 @@
-//! What a running agent says of itself.
+//! What a running agent and a running warden say of themselves.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::{fs, io};
 use evenkeel_common::testing::{LONG, unused_port, wait_for};
 use serde_json::{Value, json};
 
-/// An agent that is ended with its value.
+/// A program that is ended with its value.
 struct Running(Child);
 
 impl Drop for Running {
@@ -18,8 +18,8 @@ impl Drop for Running {
     }
 }
 
-/// The document at `/openapi.json`.
-pub(crate) fn openapi_document() -> Value {
+/// The document at the agent's `/openapi.json`.
+pub(crate) fn agent_document() -> Value {
     let folder = tempfile::tempdir().unwrap();
     let port = unused_port();
     let file = folder.path().join("config.json");
@@ -31,6 +31,25 @@ pub(crate) fn openapi_document() -> Value {
         .arg(&file)
         .env_clear()
         .env("DOCKER_HOST", format!("unix://{}/no-engine.sock", folder.path().display()))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _running = Running(child);
+    wait_for("the OpenAPI document", || get(port, "/openapi.json").map_err(|error| error.to_string()))
+}
+
+/// The document at the warden's `/openapi.json`.
+pub(crate) fn warden_document() -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let port = unused_port();
+    let file = folder.path().join("warden.json");
+    let api = json!({ "address": [format!("127.0.0.1:{port}")], "token": "0123456789abcdef" });
+    fs::write(&file, json!({ "api": api, "agents": [] }).to_string()).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(["--mode", "warden", "--config"])
+        .arg(&file)
+        .env_clear()
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -47,13 +47,14 @@ impl Collector {
         stream::unfold(reader, |mut reader| async move { reader.next().await.map(|frame| (frame, reader)) })
     }
 
-    /// Whether an entry is there to continue after.
+    /// Whether an entry is there to continue after. While the store is away its word is taken: the entries after it are read
+    /// from the store as soon as it answers.
     async fn is_kept(&self, id: u64) -> bool {
         if self.entries.contains(id) {
             return true;
         }
         let found = self.keep.tail(id.saturating_sub(1), 1).await;
-        found.is_ok_and(|found| found.first().is_some_and(|entry| entry.id == id))
+        found.map_or(true, |found| found.first().is_some_and(|entry| entry.id == id))
     }
 }
 

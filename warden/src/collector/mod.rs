@@ -3,6 +3,7 @@
 //! One task does both: it commits what has come, and then reads what is new in the store, its own and other wardens'. So
 //! the live view is the store's content in the store's order, and whoever is answered finds the entry in the view.
 
+mod fleet;
 mod live;
 mod task;
 
@@ -60,6 +61,7 @@ pub struct Collector {
     /// When the store was last read to its end.
     read_at: Mutex<Instant>,
     counters: Counters,
+    fleet: fleet::Fleet,
     /// Address of the last authenticated request of each agent.
     addresses: Mutex<HashMap<String, IpAddr>>,
     clock: Arc<dyn Clock>,
@@ -108,11 +110,17 @@ impl Collector {
             store: watch::Sender::new(StoreState::default()),
             read_at: Mutex::new(Instant::now()),
             counters: Counters::default(),
+            fleet: fleet::Fleet::default(),
             addresses: Mutex::default(),
             clock,
         });
         let task = Task::new(collector.clone(), receiver, retention);
         (collector, task)
+    }
+
+    /// The time.
+    pub fn now(&self) -> jiff::Timestamp {
+        self.clock.now()
     }
 
     /// The store.
@@ -180,6 +188,11 @@ impl Collector {
     /// Whether the agent's last authenticated request came from this address.
     pub fn is_known_address(&self, agent: &str, client: IpAddr) -> bool {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(agent) == Some(&client)
+    }
+
+    /// What an agent called itself last in its entries, where that is not its id.
+    pub fn machine_name(&self, agent: &str) -> Option<String> {
+        self.lock().get(agent)?.name().map(str::to_owned)
     }
 
     /// `GET /machines`

@@ -5,12 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::sse;
+use jiff::SignedDuration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Collector, Job, StoreState};
-use crate::keep::{Duty, KeepError, MAX_PAGE, Position, Query, Retention};
+use crate::fleet::verdict::{Verdict, verdict};
+use crate::keep::{Change, Duty, KeepError, MAX_PAGE, Position, Query, Retention};
 
 /// Changes that are committed together at most.
 const MAX_BATCH: usize = 4096;
@@ -93,6 +95,12 @@ impl Task {
             waiting.push((job.changes.len(), job.done));
             changes.extend(job.changes);
         }
+        // What was rolled back may trip the fuse, in the same commit.
+        let failed = changes.iter().any(|change| match change {
+            Change::Entry(entry) => verdict(entry).is_some_and(|(_, _, verdict)| verdict == Verdict::Failed),
+            _ => false,
+        });
+        changes.extend(self.collector.fleet.fuse().filter(|_| failed).map(Change::Fuse));
         let (keep, now) = (&self.collector.keep, self.collector.clock.now());
         let started = Instant::now();
         let committed = keep.commit(changes, now).await;
@@ -149,6 +157,7 @@ impl Task {
             for entry in news.entries {
                 self.collector.entries.append_as(entry.id, entry.line.into());
             }
+            self.collector.fleet.apply(news.values);
             let mut machines = self.collector.lock();
             news.machines.into_iter().for_each(|machine| machines.update(machine));
             if is_all {
@@ -169,22 +178,24 @@ impl Task {
 
     /// Removes some of what is too old or too much, where that is this warden's duty; whether there may be more.
     async fn remove(&mut self) -> bool {
-        let keep = &self.collector.keep;
-        let removed = match keep.hold(Duty::Retention).await {
-            Ok(true) => keep.retain(self.retention, self.collector.clock.now()).await,
-            Ok(false) => Ok(0),
-            Err(error) => Err(error),
-        };
-        match removed {
-            Ok(count) => {
-                self.collector.counters.removed.fetch_add(count, Ordering::Relaxed);
-                count > 0
-            }
+        match self.try_remove().await {
+            Ok(is_more) => is_more,
             Err(error) => {
                 tracing::warn!(%error, "old entries were not removed");
                 false
             }
         }
+    }
+
+    async fn try_remove(&self) -> Result<bool, KeepError> {
+        let keep = &self.collector.keep;
+        if !keep.hold(Duty::Retention).await? {
+            return Ok(false);
+        }
+        let removed = keep.retain(self.retention, self.collector.clock.now()).await?;
+        self.collector.counters.removed.fetch_add(removed, Ordering::Relaxed);
+        let age = SignedDuration::from_hours(24 * i64::from(self.retention.days));
+        Ok(self.collector.forget_outdated(age).await? || removed > 0)
     }
 
     fn note_write<T>(&self, outcome: &Result<T, KeepError>, time: Duration) {

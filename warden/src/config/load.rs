@@ -9,8 +9,8 @@ use evenkeel_common::config::{ConfigFaults, Configuration, Findings, KeyPath, ad
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
 
-use super::file::{AgentFile, ApiFile, Items, WardenFile};
-use super::{AgentConfig, Config, DEFAULT_PORT, Env, StoreConfig};
+use super::file::{AgentFile, ApiFile, Items, StoreFile, WardenFile};
+use super::{AgentConfig, Config, DEFAULT_PORT, Env, FuseRule, Rules, StoreConfig, StoreUrl};
 
 /// A token that is shorter can be guessed.
 const SHORT_TOKEN: usize = 16;
@@ -33,11 +33,23 @@ impl Configuration for Config {
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
             state_path: state_path(&file.api, &mut findings),
-            store: StoreConfig { keep_days: file.store.keep_days, keep_mib: file.store.keep_mib },
+            store: store(&file.store, env, &mut findings),
+            rules: Rules { soak: file.rings.soak, need: file.rings.need, max_at_once: file.max_at_once },
+            fuse: FuseRule {
+                rollbacks: file.fuse.rollbacks,
+                within: file.fuse.within,
+                freeze: file.fuse.freeze,
+            },
             agents: agents(&file.agents, &token, env, &mut findings),
             token,
             warnings: Vec::new(),
         };
+        if config.store.url.is_some() && config.state_path.is_some() {
+            findings.warn(
+                &KeyPath::of("api.state_path"),
+                "is not used: everything is in the database of store.url; leave one of the two out",
+            );
+        }
         if config.agents.is_empty() && !findings.is_faulty(&KeyPath::of("agents")) {
             findings.warn(&KeyPath::of("agents"), "names no agent, so nobody can send anything");
         }
@@ -97,6 +109,23 @@ fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
     Some(path)
 }
 
+/// `store`
+fn store(file: &StoreFile, env: Env<'_>, findings: &mut Findings) -> StoreConfig {
+    let at = KeyPath::of("store.url");
+    let url = file.url.as_ref().and_then(|text| {
+        let text = required(text, &at, env, findings);
+        match StoreUrl::parse(text.expose()) {
+            Ok(url) => Some(url),
+            Err(_) if text.is_empty() => None,
+            Err(error) => {
+                findings.fault(&at, error);
+                None
+            }
+        }
+    });
+    StoreConfig { url, keep_days: file.keep_days, keep_mib: file.keep_mib }
+}
+
 fn agents(
     files: &Items<AgentFile>,
     api_token: &Secret,
@@ -117,10 +146,7 @@ fn agents(
                 format!("{} is the id of agents[{earlier}] too; allowed: each id once", quote(&file.id)),
             );
         }
-        let url = required(&file.url, &at.key("url"), env, findings);
-        if web_url(url.expose()).is_none() {
-            findings.fault(&at.key("url"), "is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query");
-        }
+        let url = file.url.as_ref().map(|url| base_url(url, &at.key("url"), env, findings));
         let place = at.key("token");
         let token = token(&file.token, &place, env, findings);
         if !token.is_empty() {
@@ -135,10 +161,21 @@ fn agents(
                 );
             }
         }
-        let url = Secret::new(url.expose().trim_end_matches('/'));
         agents.push(AgentConfig { id: file.id.clone(), url, token });
     }
     agents
+}
+
+/// A URL for the heartbeat, without a slash at its end.
+fn base_url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
+    let url = required(text, at, env, findings);
+    if web_url(url.expose()).is_none() {
+        findings.fault(
+            at,
+            "is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query",
+        );
+    }
+    Secret::new(url.expose().trim_end_matches('/'))
 }
 
 fn token(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
@@ -225,10 +262,32 @@ mod tests {
         assert_eq!(config.addresses, [":9000"]);
         assert_eq!(config.token.expose(), "secret-0123456789abcdef");
         assert_eq!(config.state_path.as_deref(), Some(Path::new("/var/lib/w.json")));
-        assert_eq!(config.agents[0].url.expose(), "http://a:9090");
+        assert_eq!(config.agents[0].url.as_ref().unwrap().expose(), "http://a:9090");
         assert_eq!(config.agents[1].token.expose(), "secret-0123456789abcdef-b");
         assert_eq!(config.warnings, Vec::<String>::new());
         assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn an_agent_needs_no_url_and_the_fleets_rules_have_defaults() {
+        let tree =
+            json!({"api": {"token": TOKEN}, "agents": [{"id": "a", "token": "token-of-a-0123456789"}]});
+        let config = parse(&tree).unwrap();
+        assert_eq!((config.agents[0].url.as_ref(), config.warnings.as_slice()), (None, &[][..]));
+        assert_eq!((config.rules, config.fuse), (Rules::default(), FuseRule::default()));
+        let mut tree = tree;
+        tree["rings"] = json!({"soak": 60});
+        tree["max_at_once"] = json!(2);
+        tree["fuse"] = json!({"rollbacks": 0});
+        let config = parse(&tree).unwrap();
+        assert_eq!(config.rules, Rules { soak: 60, need: 1, max_at_once: Some(2) });
+        assert_eq!(config.fuse.rollbacks, 0);
+        tree["rings"] = json!({"soak": -1});
+        tree["max_at_once"] = json!(0);
+        tree["fuse"] = json!({"freeze": 2_592_001});
+        let places: Vec<_> =
+            faults(&tree).iter().map(|text| text.split(": ").next().unwrap().to_owned()).collect();
+        assert_eq!(places, ["fuse.freeze", "max_at_once", "rings.soak"]);
     }
 
     #[test]
@@ -320,6 +379,34 @@ mod tests {
             "{:?}",
             config.warnings
         );
+    }
+
+    #[test]
+    fn the_url_of_the_store_is_checked_and_never_shown() {
+        let with =
+            |url: Value| json!({"api": {"token": TOKEN}, "agents": [agent("a")], "store": {"url": url}});
+        for (url, why) in [
+            (json!("$NOPE"), "the environment variable NOPE is not set"),
+            (
+                json!("postgres://u:$TOKEN@/d"),
+                "names no host; allowed: postgres://user:password@host:5432/database, where special characters of the password are percent-encoded",
+            ),
+            (
+                json!("postgres://u:$TOKEN@h/d?sslmode=x"),
+                "has a sslmode that is not known; allowed: disable, prefer, require, verify-ca, verify-full",
+            ),
+            (json!(5), "a number; allowed: a string that is not empty"),
+            (json!(""), "is empty; allowed: a string that is not empty"),
+        ] {
+            assert_eq!(faults(&with(url)), [format!("store.url: {why}")]);
+        }
+        let mut tree = with(json!("postgres://u:$TOKEN@h/d"));
+        let config = parse(&tree).unwrap();
+        assert!(config.store.url.is_some() && config.warnings.is_empty(), "{:?}", config.warnings);
+        assert!(!format!("{config:?}").contains("secret"));
+        tree["api"]["state_path"] = json!("/var/lib/w");
+        assert!(parse(&tree).unwrap().warnings[0].starts_with("api.state_path: is not used"));
+        assert_eq!(parse(&with(json!(null))).unwrap().store.url, None);
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! An audit entry from an agent (`POST /ingest`): parsed, truncated, attributed to the agent whose token was used.
 
-use evenkeel_common::wire::FleetEntry;
+use evenkeel_common::wire::{FleetEntry, Kind, Level};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
+
+use crate::PROGRAM;
 
 /// Limit in bytes for names, kinds, levels and digests; longer ones are truncated.
 const MAX_NAME: usize = 256;
@@ -46,9 +49,17 @@ impl From<serde_json::Error> for InvalidEntry {
     }
 }
 
+/// Parses a body that is to be an object. An array would be taken for the fields in their order.
+pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    match body.trim_ascii_start().first() {
+        Some(b'{') | None => serde_json::from_slice(body),
+        Some(_) => Err(serde_json::Error::custom("it is no object; allowed: {\"key\": value, …}")),
+    }
+}
+
 /// Parses the entry that `agent` sent.
 pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
-    let body: Body = serde_json::from_slice(body)?;
+    let body: Body = object(body)?;
     if body.epoch.as_ref().is_some_and(|epoch| epoch.chars().count() > MAX_EPOCH) {
         return Err(InvalidEntry(format!("epoch has more than {MAX_EPOCH} characters")));
     }
@@ -91,6 +102,27 @@ pub fn elements(body: &[u8], limit: usize) -> Option<Result<Vec<&RawValue>, Inva
     })
 }
 
+/// An entry of the warden itself (DECISIONS 3).
+pub(super) fn of_warden(kind: &Kind, level: Level, message: String, now: Timestamp) -> FleetEntry {
+    FleetEntry {
+        timestamp: now,
+        machine: PROGRAM.to_owned(),
+        service: PROGRAM.to_owned(),
+        event: kind.as_str().to_owned(),
+        message,
+        level: level.as_str().to_owned(),
+        old_digest: None,
+        new_digest: None,
+        container: None,
+        reason: None,
+        output: None,
+        seq: None,
+        epoch: None,
+        image: None,
+        agent: String::new(),
+    }
+}
+
 /// Keeps the beginning of a text that is too long.
 fn truncate(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
@@ -126,7 +158,7 @@ pub(super) fn format_duration(time: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{AuditEntry, Kind};
+    use evenkeel_common::wire::AuditEntry;
     use serde_json::{Value, json};
 
     use super::*;

@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 
 use super::entry;
 use super::sequence::SequenceSet;
-use crate::PROGRAM;
 
 /// An entry with an old sequence number whose timestamp is this much newer than all others is not a duplicate: its agent
 /// has restarted its numbering.
@@ -39,6 +38,9 @@ pub struct Machine {
     #[serde(default, rename = "recent")]
     digests: VecDeque<(u64, u64)>,
     counts: LevelCounts,
+    /// What it calls itself in its entries, where that is not its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     #[serde(rename = "repeats")]
     duplicates: u64,
 }
@@ -52,6 +54,11 @@ impl Machine {
     /// Its id.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// What it called itself last, where that is not its id.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Whether its last heartbeat was answered; `None` before the first.
@@ -101,6 +108,7 @@ impl Machine {
         }
         self.newest = self.newest.max(Some(entry.timestamp.min(now)));
         self.last_entry = Some(now);
+        self.name = (entry.machine != self.id).then(|| entry.machine.clone());
         self.counts.add(&entry.level);
         true
     }
@@ -124,21 +132,10 @@ impl Machine {
 
     fn transition(&self, kind: &Kind, level: Level, message: String, now: Timestamp) -> FleetEntry {
         FleetEntry {
-            timestamp: now,
             machine: self.id.clone(),
-            service: PROGRAM.to_owned(),
-            event: kind.as_str().to_owned(),
-            message,
-            level: level.as_str().to_owned(),
-            old_digest: None,
-            new_digest: None,
-            container: None,
             reason: self.reason.clone(),
-            output: None,
-            seq: None,
-            epoch: None,
-            image: None,
             agent: self.id.clone(),
+            ..entry::of_warden(kind, level, message, now)
         }
     }
 

@@ -35,6 +35,11 @@ impl Machines {
             .map(|id| self.known.get(id).cloned().unwrap_or_else(|| Machine::new(id.clone())))
     }
 
+    /// The ids of the configured ones in their order.
+    pub fn ids(&self) -> &[String] {
+        &self.configured
+    }
+
     /// The one with this id.
     pub fn get(&self, id: &str) -> Option<&Machine> {
         self.known.get(id)

@@ -1,9 +1,45 @@
-//! What is known of agents, by value: what is a duplicate, what is missing, who is online. No I/O, no clock.
+//! What is known of agents and decided for them, by value: what is a duplicate, what is missing, who is online, what is
+//! frozen, withheld, or another machine's turn. No I/O, no clock.
 
+pub mod answer;
+pub mod decisions;
 pub mod entry;
+pub mod inventory;
+pub mod lease;
 mod machine;
 mod machines;
+pub mod retention;
 mod sequence;
+pub mod state;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod verdict;
+pub mod view;
 
 pub use machine::Machine;
 pub use machines::Machines;
+
+/// An image without its tag and digest.
+pub fn repository(image: &str) -> &str {
+    let image = image.split_once('@').map_or(image, |(name, _)| name);
+    let path = image.rfind('/').map_or(0, |slash| slash + 1);
+    image[path..].find(':').map_or(image, |colon| &image[..path + colon])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_is_an_image_without_tag_and_digest() {
+        for (image, expected) in [
+            ("web", "web"),
+            ("web:1", "web"),
+            ("localhost:5000/team/web", "localhost:5000/team/web"),
+            ("localhost:5000/team/web:1@sha256:aa", "localhost:5000/team/web"),
+            ("web@sha256:aa", "web"),
+        ] {
+            assert_eq!(repository(image), expected, "{image}");
+        }
+    }
+}

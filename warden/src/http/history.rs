@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::Api;
 use super::ingest::store_away;
-use crate::keep::{MAX_PAGE, Page, Query};
+use crate::keep::{KeepError, MAX_PAGE, Page, Query};
 
 const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
 
@@ -20,7 +20,7 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         Ok(query) => query,
         Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
     };
-    match api.collector.keep().history(&query).await {
+    match search(&api, &query).await {
         Ok(page) => {
             let mut response = Response::new(body(&page).into());
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -28,6 +28,16 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         }
         Err(fault) => store_away(&fault),
     }
+}
+
+/// An agent's id stands for what it calls itself in its entries, too: those of the warden about it have its id.
+async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
+    let keep = api.collector.keep();
+    let page = keep.history(query).await?;
+    let name = query.machine.as_ref().and_then(|agent| api.collector.machine_name(agent));
+    let Some(name) = name else { return Ok(page) };
+    let other = keep.history(&Query { machine: Some(name), ..query.clone() }).await?;
+    Ok(page.merged(other, query.limit))
 }
 
 /// What is asked for. An empty parameter asks nothing.

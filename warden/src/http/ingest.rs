@@ -25,6 +25,17 @@ const MAX_ENTRIES: usize = 500;
 // A refusal is an answer, made once and sent; boxing it would only add a step.
 #[allow(clippy::result_large_err)]
 pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+    let id = authenticate(api, headers, arrival)?;
+    let Some(permit) = api.requests.acquire(id.clone()) else {
+        api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
+        return Err(too_many("this agent has too many requests under way", CROWD_RETRY_AFTER));
+    };
+    Ok(Admitted::as_sender(id, permit))
+}
+
+/// The id of the agent whose token a request carries.
+#[allow(clippy::result_large_err)]
+pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<String, Response> {
     let token = tokens::bearer(headers).unwrap_or_default();
     let client = throttle::client_address(arrival, headers);
     let config = api.config();
@@ -50,11 +61,7 @@ pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result
     };
     let id = config.agents[agent.index].id.clone();
     api.collector.record_address(&id, client);
-    let Some(permit) = api.requests.acquire(id.clone()) else {
-        api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
-        return Err(too_many("this agent has too many requests under way", CROWD_RETRY_AFTER));
-    };
-    Ok(Admitted::as_sender(id, permit))
+    Ok(id)
 }
 
 pub(super) async fn ingest(api: Api, request: Request) -> Response {
@@ -77,7 +84,8 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
         api.metrics.count_ingest_refusal(IngestRefusal::StoreAway);
         return store_away(&fault);
     }
-    json(StatusCode::OK, &IngestReply { status: "accepted".to_owned(), fleet: 0, rejected })
+    let fleet = *api.collector.fleet_revision().borrow();
+    json(StatusCode::OK, &IngestReply { status: "accepted".to_owned(), fleet, rejected })
 }
 
 /// The entries of a body, which is one or an array of them, and those of an array that are none.
@@ -110,7 +118,7 @@ pub(super) fn store_away(fault: &KeepError) -> Response {
 }
 
 /// Id of the agent that the bearer token belongs to.
-fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
+pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
     let config = api.config();
     let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default())?;
     Some(config.agents.get(agent.index)?.id.clone())

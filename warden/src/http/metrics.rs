@@ -9,6 +9,7 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 
 use super::Api;
+use super::fleet_metrics::FleetFigures;
 use super::store_metrics::StoreFigures;
 use crate::auth::tokens;
 use crate::fleet::Machine;
@@ -53,6 +54,7 @@ impl Metrics {
         machines: &[Machine],
         streams: usize,
         store: &StoreFigures,
+        fleet: &FleetFigures,
     ) -> Result<Vec<u8>, prometheus::Error> {
         let refused = ["unauthorised", "malformed", "too_many", "slowed", "store_away"]
             .into_iter()
@@ -89,6 +91,7 @@ impl Metrics {
             ),
         ]);
         families.extend(store.families());
+        families.extend(fleet.families());
         metrics::text(families)
     }
 }
@@ -127,7 +130,14 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
         usage: api.collector.keep().usage().await.ok(),
         now: api.clock.now(),
     };
-    match api.metrics.text(&api.collector.machines(), api.streams.taken(), &store) {
+    let fleet = FleetFigures {
+        images: api.collector.fleet_images(),
+        leases: api.collector.live_leases(),
+        answers: api.collector.answers(),
+        polls: api.polls.taken(),
+        now: api.clock.now(),
+    };
+    match api.metrics.text(&api.collector.machines(), api.streams.taken(), &store, &fleet) {
         Ok(text) => {
             let mut response = Response::new(text.into());
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));

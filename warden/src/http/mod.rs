@@ -1,6 +1,10 @@
 //! The warden's HTTP API: one line for each endpoint, in the order of spec 4.3.
 
 mod authorize;
+mod decide;
+mod docs;
+mod fleet;
+mod fleet_metrics;
 mod history;
 mod ingest;
 mod login;
@@ -13,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response, Routes};
+use evenkeel_common::http::openapi::Endpoints;
+use evenkeel_common::http::{Bodies, Guard, Limiter, Limits, Method, Response};
 use warp::filters::BoxedFilter;
 
 use crate::auth::throttle::LoginThrottle;
@@ -33,6 +38,8 @@ pub struct Api {
     pub streams: Limiter,
     /// Limit on concurrent requests of agents, by id.
     pub requests: Limiter<String>,
+    /// Limit on long polls of agents, by id.
+    pub polls: Limiter<String>,
     /// Memory for the bodies of agents, and for those of logins: neither takes the other's.
     pub bodies: (Bodies, Bodies),
     /// Limit on wrong tokens.
@@ -71,6 +78,12 @@ pub fn request_limiter() -> Limiter<String> {
     Limiter::new(usize::MAX, 16)
 }
 
+/// Limit on long polls: 4 for each agent, of which it needs one, and fewer in all than there are connections, so that
+/// other requests always find one.
+pub fn poll_limiter() -> Limiter<String> {
+    Limiter::new(6144, 4)
+}
+
 /// Memory for the bodies of agents, of which one may take a sixteenth, and for those of logins.
 pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
     let agents = Bodies::new(limits.body_bytes, 64 * limits.body_bytes, 4 * limits.body_bytes);
@@ -80,15 +93,38 @@ pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
 /// All endpoints as one filter.
 pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
     let (agent_bodies, login_bodies) = api.bodies.clone();
-    Routes::new(api)
-        .route_with_body(Method::POST, "/ingest", &agent_bodies, ingest::admit, ingest::ingest)
-        .route(Method::GET, "/events", read::events)
-        .route(Method::GET, "/", page::page)
-        .route_with_body(Method::POST, "/login", &login_bodies, login::admit, login::login)
-        .route(Method::POST, "/logout", login::logout)
-        .route(Method::GET, "/health", read::health)
-        .route(Method::GET, "/machines", read::machines)
-        .route(Method::GET, "/history", history::history)
-        .route(Method::GET, "/metrics", metrics::metrics)
+    let (agents, people) = (&agent_bodies, &login_bodies);
+    Endpoints::new(docs::ABOUT, api)
+        .route_with_body(Method::POST, "/ingest", agents, ingest::admit, ingest::ingest, docs::ingest())
+        .route(Method::GET, "/events", read::events, docs::events())
+        .route(Method::GET, "/", page::page, docs::page())
+        .route_with_body(Method::POST, "/login", people, login::admit, login::login, docs::login())
+        .route(Method::POST, "/logout", login::logout, docs::logout())
+        .route(Method::GET, "/health", read::health, docs::health())
+        .route(Method::GET, "/machines", read::machines, docs::machines())
+        .route(Method::GET, "/history", history::history, docs::history())
+        .route(Method::GET, "/fleet", fleet::decisions, docs::decisions())
+        .route_with_body(Method::POST, "/fleet/ask", agents, ingest::admit, fleet::ask, docs::ask())
+        .route_with_body(
+            Method::POST,
+            "/fleet/release",
+            agents,
+            ingest::admit,
+            fleet::release,
+            docs::release(),
+        )
+        .route_with_body(
+            Method::POST,
+            "/inventory",
+            agents,
+            ingest::admit,
+            fleet::inventory,
+            docs::inventory(),
+        )
+        .route(Method::GET, "/fleet/images", decide::images, docs::images())
+        .route_with_body(Method::POST, "/freeze", people, login::admit, decide::freeze, docs::freeze())
+        .route_with_body(Method::POST, "/thaw", people, login::admit, decide::thaw, docs::thaw())
+        .route_with_body(Method::POST, "/unblock", people, login::admit, decide::unblock, docs::unblock())
+        .route(Method::GET, "/metrics", metrics::metrics, docs::metrics())
         .into_filter(Guard::any_host().pages(&["/"]), limits)
 }

@@ -9,8 +9,9 @@ use super::{Api, login};
 use crate::auth::tokens;
 
 pub(super) const STYLE: &str = include_str!("../ui/page.css");
+const SCRIPT: &str = concat!(include_str!("../ui/map.js"), include_str!("../ui/page.js"));
 static DASHBOARD: LazyLock<Document> =
-    LazyLock::new(|| page::document(include_str!("../ui/page.html"), STYLE, include_str!("../ui/page.js")));
+    LazyLock::new(|| page::document(include_str!("../ui/page.html"), STYLE, SCRIPT));
 
 pub(super) async fn page(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize_page(&request) {
@@ -28,7 +29,16 @@ pub(super) async fn page(api: Api, request: Request) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::wire::Kind;
+
     use super::*;
+
+    #[test]
+    fn every_kind_can_be_looked_for_in_the_history() {
+        for kind in Kind::ALL {
+            assert!(SCRIPT.contains(&format!("\"{kind}\"")), "{kind}");
+        }
+    }
 
     #[test]
     fn the_dashboard_is_complete() {

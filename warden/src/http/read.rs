@@ -32,15 +32,15 @@ pub(super) async fn machines(api: Api, request: Request) -> Response {
     json(StatusCode::OK, &api.collector.machine_records())
 }
 
-/// `GET /health`: needs no token, and says no more than that the program runs and whether its store works. That the store
-/// is away is no reason to restart the warden.
-pub(super) async fn health(api: Api, _: Request) -> Response {
-    let is_away = api.collector.store_state().borrow().error().is_some();
+/// `GET /health`: needs no token, and says no more than that the program runs and whether its store works; why that is away
+/// it says to people only. That it is away is no reason to restart the warden.
+pub(super) async fn health(api: Api, request: Request) -> Response {
+    let away = api.collector.store_state().borrow().error().map(str::to_owned);
     let health = Health {
         status: "ok".to_owned(),
-        error: None,
+        store: away.as_ref().map(|_| "away".to_owned()),
+        error: away.filter(|_| api.authorize(&request).is_ok()),
         state: None,
-        store: is_away.then(|| "away".to_owned()),
         config_warnings: Vec::new(),
     };
     json(StatusCode::OK, &health)

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_common::wire::{FleetEntry, Kind};
+use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 
-use super::{Change, Outcome, Verdict};
+use super::{Change, Outcome};
 use crate::fleet::Machine;
+use crate::fleet::state::{self, FleetState};
 
 /// What is to be written.
 #[derive(Debug, Default)]
@@ -15,72 +16,89 @@ pub struct Folded {
     pub entries: Vec<FleetEntry>,
     /// Machines as they are after the batch.
     pub machines: Vec<Machine>,
+    /// Values as they are after it, by name; only those that have changed.
+    pub values: Vec<(String, Vec<u8>)>,
     /// One for each change; ids count from the next id.
     pub outcomes: Vec<Outcome>,
 }
 
-/// The agents that a batch is about: their machines are what [`fold`] needs.
-pub(super) fn agents(changes: &[Change]) -> BTreeSet<String> {
-    changes
-        .iter()
-        .map(|change| match change {
-            Change::Entry(entry) => entry.agent.clone(),
-            Change::Heartbeat { agent, .. } => agent.clone(),
-        })
-        .collect()
+/// What [`fold`] needs to know of before.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Agents whose machines it changes.
+    pub agents: BTreeSet<String>,
+    /// Names of the values that it may change. Most batches change none.
+    pub values: BTreeSet<String>,
 }
 
-/// Applies the changes to the machines in order.
+/// What a batch is about.
+pub fn needs(changes: &[Change]) -> Needs {
+    let mut needs = Needs::default();
+    for change in changes {
+        match change {
+            Change::Entry(entry) => {
+                needs.agents.insert(entry.agent.clone());
+                needs.values.extend(state::values_of_entry(entry));
+            }
+            Change::Heartbeat { agent, .. } => drop(needs.agents.insert(agent.clone())),
+            Change::Decision(decision) => needs.values.extend(state::values_of_decision(decision)),
+            Change::Fuse(_) => needs.values.extend(state::values_of_fuse()),
+        }
+    }
+    needs
+}
+
+/// Applies the changes in order to the machines and values that [`needs`] names, as far as there are any.
 pub fn fold(
     changes: Vec<Change>,
     mut machines: BTreeMap<String, Machine>,
+    values: BTreeMap<String, Vec<u8>>,
     next_id: u64,
     now: Timestamp,
 ) -> Folded {
     let mut folded = Folded::default();
+    let mut fleet = FleetState::new(values);
     let mut changed = BTreeSet::new();
     for change in changes {
-        let agent = match &change {
-            Change::Entry(entry) => entry.agent.clone(),
-            Change::Heartbeat { agent, .. } => agent.clone(),
-        };
-        let machine = machines.entry(agent.clone()).or_insert_with(|| Machine::new(agent.clone()));
+        let id = next_id + folded.entries.len() as u64;
         let entry = match change {
             Change::Entry(entry) => {
+                let is_new = machine_of(&mut machines, &entry.agent).record_entry(&entry, now);
                 // A duplicate is counted.
-                changed.insert(agent);
-                machine.record_entry(&entry, now).then_some(*entry)
+                changed.insert(entry.agent.clone());
+                is_new.then(|| {
+                    fleet.record(&entry, id, now);
+                    *entry
+                })
             }
-            // One that changes nothing is not worth a write.
-            Change::Heartbeat { outcome, .. } if machine.online() == Some(outcome.is_ok()) => None,
-            Change::Heartbeat { outcome, .. } => {
-                changed.insert(agent);
-                machine.record_heartbeat(outcome, now)
+            Change::Heartbeat { agent, outcome } => {
+                let machine = machine_of(&mut machines, &agent);
+                // One that changes nothing is not worth a write.
+                if machine.online() == Some(outcome.is_ok()) {
+                    None
+                } else {
+                    changed.insert(agent);
+                    machine.record_heartbeat(outcome, now)
+                }
             }
+            Change::Decision(decision) => fleet.decide(decision, id, now),
+            Change::Fuse(rule) => fleet.check_fuse(rule, id, now),
         };
         folded.outcomes.push(match entry {
             Some(entry) => {
                 folded.entries.push(entry);
-                Outcome::Stored(next_id + folded.entries.len() as u64 - 1)
+                Outcome::Stored(id)
             }
             None => Outcome::Unchanged,
         });
     }
     folded.machines = machines.into_iter().filter(|(id, _)| changed.contains(id)).map(|(_, m)| m).collect();
+    folded.values = fleet.changed();
     folded
 }
 
-/// What an entry says about a digest: the image and the digest it is about, and the verdict. Errors, stops and probations
-/// that were broken off say nothing.
-pub(super) fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
-    let verdict = match entry.event.as_str() {
-        kind if kind == Kind::UPDATED.as_str() => Verdict::Proven,
-        kind if kind == Kind::ROLLED_BACK.as_str() || kind == Kind::ROLLBACK_FAILED.as_str() => {
-            Verdict::Failed
-        }
-        _ => return None,
-    };
-    Some((super::repository(entry.image.as_deref()?), entry.new_digest.as_deref()?, verdict))
+fn machine_of<'a>(machines: &'a mut BTreeMap<String, Machine>, agent: &str) -> &'a mut Machine {
+    machines.entry(agent.to_owned()).or_insert_with(|| Machine::new(agent.to_owned()))
 }
 
 #[cfg(test)]
@@ -100,21 +118,6 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_deployment_is_a_verdict() {
-        for (event, image, expected) in [
-            ("updated", Some("r:5000/web:1"), Some(("r:5000/web", "sha256:b", Verdict::Proven))),
-            ("rolled_back", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
-            ("rollback_failed", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
-            ("updated", None, None),
-            ("error", Some("web"), None),
-            ("resumed", Some("web"), None),
-            ("force_redeploy", Some("web"), None),
-        ] {
-            assert_eq!(verdict(&entry(event, image)), expected, "{event} {image:?}");
-        }
-    }
-
-    #[test]
     fn a_batch_counts_ids_from_the_next_one_and_touches_only_what_it_changes() {
         let at = "2026-01-02T03:04:05Z".parse().unwrap();
         let beat = |agent: &str, outcome| Change::Heartbeat { agent: agent.to_owned(), outcome };
@@ -125,8 +128,16 @@ mod tests {
             beat("b", Err("gone".to_owned())),
             beat("b", Err("gone".to_owned())),
         ];
-        assert_eq!(agents(&batch).into_iter().collect::<Vec<_>>(), ["a", "b"]);
-        let folded = fold(batch, BTreeMap::from([("c".to_owned(), Machine::new("c".to_owned()))]), 7, at);
+        let needs = needs(&batch);
+        assert_eq!(needs.agents.into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(needs.values.is_empty(), "an entry without an image is no verdict");
+        let folded = fold(
+            batch,
+            BTreeMap::from([("c".to_owned(), Machine::new("c".to_owned()))]),
+            BTreeMap::new(),
+            7,
+            at,
+        );
         let (none, stored) = (Outcome::Unchanged, Outcome::Stored);
         assert_eq!(folded.outcomes, [none, stored(7), none, stored(8), none]);
         let ids: Vec<_> = folded.machines.iter().map(Machine::id).collect();

@@ -1,12 +1,13 @@
 //! The store behind one trait (DECISIONS 8): what must outlive the warden, and what several wardens share.
 //!
 //! A change is given to the store as it came; what it means is decided inside the store's transaction, by the same pure
-//! function for every store ([`fold`]). So a duplicate is found and a transition is made once, however many wardens there
+//! function for every store ([`fold()`]). So a duplicate is found and a transition is made once, however many wardens there
 //! are. Ids and revisions only grow, without gaps, in the order in which they can be read: a reader that continues after
 //! the last id it has seen skips nothing.
 
 pub mod embedded;
 mod fold;
+pub mod postgres;
 mod query;
 
 use async_trait::async_trait;
@@ -15,9 +16,10 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::fleet::Machine;
+use crate::fleet::decisions::{Decision, FuseRule};
 
-pub use fold::{Folded, fold};
-pub use query::{MAX_PAGE, Page, Query, SCAN_BUDGET, repository};
+pub use fold::{Folded, Needs, fold, needs};
+pub use query::{MAX_PAGE, Page, Query, SCAN_BUDGET};
 
 /// What happened, in the order in which it is to be recorded.
 #[derive(Debug, Clone)]
@@ -31,6 +33,10 @@ pub enum Change {
         /// Why it does not answer, where it does not.
         outcome: Result<(), String>,
     },
+    /// What a person decides.
+    Decision(Decision),
+    /// Has the fuse look at what was recorded.
+    Fuse(FuseRule),
 }
 
 /// What became of a change.
@@ -38,7 +44,7 @@ pub enum Change {
 pub enum Outcome {
     /// It is an entry with this id now.
     Stored(u64),
-    /// The entry came before, or the heartbeat changed nothing.
+    /// The entry came before, or the heartbeat or the decision changed nothing.
     Unchanged,
 }
 
@@ -82,16 +88,6 @@ pub struct Versioned {
     pub value: Vec<u8>,
 }
 
-/// What one machine's latest deployment says about a digest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It passed probation.
-    Proven,
-    /// It was rolled back.
-    Failed,
-}
-
 /// Work that one warden does for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Duty {
@@ -130,7 +126,8 @@ pub struct KeepError(pub String);
 /// Where entries, machines and decisions are kept.
 #[async_trait]
 pub trait Keep: Send + Sync + 'static {
-    /// Records all changes or none, and returns when they would survive a power cut: one outcome for each. An empty batch
+    /// Records all changes or none, with the values of the fleet's state that follow from them ([`needs`] says which they
+    /// read, [`fold()`] what they become), and returns when they would survive a power cut: one outcome for each. An empty batch
     /// is written too: it tells whether the store can be.
     async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError>;
 
@@ -146,11 +143,11 @@ pub trait Keep: Send + Sync + 'static {
     /// A value of the fleet's state.
     async fn value(&self, name: &str) -> Result<Versioned, KeepError>;
 
-    /// Replaces a value if its revision is still `expected`: its new revision, or `None` when somebody was faster.
+    /// Replaces a value if its revision is still `expected` (an empty one stays, with its revision): its new revision, or `None` when somebody was faster.
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError>;
 
-    /// What the machines say about a digest, by agent.
-    async fn verdicts(&self, repository: &str, digest: &str) -> Result<Vec<(String, Verdict)>, KeepError>;
+    /// Removes a value if its revision is still `expected`; whether it did. Other wardens are not told of it.
+    async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError>;
 
     /// Whether this warden has the duty now; exactly one has.
     async fn hold(&self, duty: Duty) -> Result<bool, KeepError>;

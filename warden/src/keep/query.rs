@@ -100,6 +100,14 @@ impl Query {
         Field::ALL.into_iter().find_map(|field| Some((field, self.wanted(field)?)))
     }
 
+    /// What each line has in it that can match, whatever its case there, as long as the line is ASCII: the text that is looked
+    /// for, in small letters, where JSON writes it as it is. Most lines that cannot match are told by it without being parsed.
+    fn needle(&self) -> Option<String> {
+        let text = self.text.as_deref()?;
+        let is_verbatim = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        text.bytes().all(is_verbatim).then(|| text.to_ascii_lowercase())
+    }
+
     /// Whether an entry is one of those that are looked for.
     pub fn matches(&self, entry: &FleetEntry) -> bool {
         let fields = Field::ALL
@@ -128,9 +136,26 @@ pub struct Page {
     pub next: Option<u64>,
 }
 
+impl Page {
+    /// The page that two searches make together. What one of them has not come to yet is left for the next page.
+    #[must_use]
+    pub fn merged(self, other: Self, limit: usize) -> Self {
+        let floor = self.next.max(other.next).unwrap_or(0);
+        let mut entries = [self.entries, other.entries].concat();
+        entries.retain(|entry| entry.id >= floor);
+        entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.id));
+        entries.dedup_by_key(|entry| entry.id);
+        let is_cut = entries.len() > limit;
+        entries.truncate(limit);
+        let last = entries.last().map(|entry| entry.id).filter(|_| is_cut);
+        Self { entries, next: last.or(Some(floor).filter(|floor| *floor > 0)) }
+    }
+}
+
 /// Collects a page from entries that are given newest first.
 pub(super) struct Collect<'a> {
     query: &'a Query,
+    needle: Option<String>,
     limit: usize,
     seen: usize,
     page: Page,
@@ -139,7 +164,8 @@ pub(super) struct Collect<'a> {
 impl<'a> Collect<'a> {
     /// An empty page.
     pub(super) fn new(query: &'a Query) -> Self {
-        Self { query, limit: query.limit.clamp(1, MAX_PAGE), seen: 0, page: Page::default() }
+        let limit = query.limit.clamp(1, MAX_PAGE);
+        Self { query, needle: query.needle(), limit, seen: 0, page: Page::default() }
     }
 
     /// Whether the page takes another entry. When it does not, `id` is where the next page begins.
@@ -154,6 +180,10 @@ impl<'a> Collect<'a> {
     /// Looks at an entry. One that is not an entry matches nothing.
     pub(super) fn look(&mut self, id: u64, line: &str) {
         self.seen += 1;
+        let lacks = |needle: &str| line.is_ascii() && !line.to_ascii_lowercase().contains(needle);
+        if self.needle.as_deref().is_some_and(lacks) {
+            return;
+        }
         let matches = serde_json::from_str(line).is_ok_and(|entry| self.query.matches(&entry));
         if matches {
             self.page.entries.push(Stored { id, line: line.to_owned() });
@@ -166,13 +196,6 @@ impl<'a> Collect<'a> {
     }
 }
 
-/// An image without its tag and digest.
-pub fn repository(image: &str) -> &str {
-    let image = image.split_once('@').map_or(image, |(name, _)| name);
-    let path = image.rfind('/').map_or(0, |slash| slash + 1);
-    image[path..].find(':').map_or(image, |colon| &image[..path + colon])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +206,45 @@ mod tests {
                 "level":"info","image":"web:1","reason":"exit CODE 1"}"#,
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_line_is_passed_over_only_where_its_text_would_not_be_found() {
+        let of = |text: &str| Query { text: Some(text.to_owned()), ..Query::default() };
+        assert_eq!(of("Exit CODE 1").needle().as_deref(), Some("exit code 1"));
+        // JSON escapes these, or their small letter is another one's, too.
+        for text in ["say \"no\"", "C:\\", "a\nb", "\u{0}", "über", "\u{212a}"] {
+            assert_eq!(of(text).needle(), None, "{text:?}");
+        }
+        let line = serde_json::to_string(&FleetEntry { message: "273 \u{212a}elvin".to_owned(), ..entry() })
+            .unwrap();
+        let query = of("KELVIN");
+        let mut page = Collect::new(&query);
+        page.look(1, &line);
+        page.look(2, &line.replace('\u{212a}', "k").replace('Ü', "U"));
+        page.look(3, &line.replace('\u{212a}', "z").replace('Ü', "U"));
+        let ids: Vec<_> = page.finish().entries.iter().map(|entry| entry.id).collect();
+        assert_eq!(ids, [1, 2]);
+    }
+
+    #[test]
+    fn two_searches_make_one_page_that_skips_nothing() {
+        let page = |ids: &[u64], next| Page {
+            entries: ids.iter().map(|id| Stored { id: *id, line: String::new() }).collect(),
+            next,
+        };
+        for (one, other, limit, ids, next) in [
+            (page(&[9, 5], None), page(&[7, 6], None), 9, vec![9, 7, 6, 5], None),
+            (page(&[9, 5], None), page(&[7, 6], None), 2, vec![9, 7], Some(7)),
+            // The second one has looked down to 6 only.
+            (page(&[9, 5], Some(5)), page(&[7, 6], Some(6)), 9, vec![9, 7, 6], Some(6)),
+            (page(&[], Some(4)), page(&[], None), 9, vec![], Some(4)),
+            (page(&[8, 3], None), page(&[8], None), 9, vec![8, 3], None),
+        ] {
+            let merged = one.clone().merged(other.clone(), limit);
+            let found: Vec<u64> = merged.entries.iter().map(|entry| entry.id).collect();
+            assert_eq!((found, merged.next), (ids, next), "{one:?} {other:?} {limit}");
+        }
     }
 
     #[test]
@@ -204,19 +266,6 @@ mod tests {
             (Query { until: at("2026-01-02T03:04:05Z"), ..none() }, false),
         ] {
             assert_eq!(query.matches(&entry()), expected, "{query:?}");
-        }
-    }
-
-    #[test]
-    fn a_repository_is_an_image_without_tag_and_digest() {
-        for (image, expected) in [
-            ("web", "web"),
-            ("web:1", "web"),
-            ("localhost:5000/team/web", "localhost:5000/team/web"),
-            ("localhost:5000/team/web:1@sha256:aa", "localhost:5000/team/web"),
-            ("web@sha256:aa", "web"),
-        ] {
-            assert_eq!(repository(image), expected, "{image}");
         }
     }
 }

@@ -10,12 +10,23 @@
 }
 
 const KEPT_EVENTS = 500;
+// The same once somebody has gone back in the history.
+const KEPT_HISTORY = 5000;
+const HISTORY_PAGE = 100;
 const POLL_MS = 10000;
-const FIELDS = ["machine", "service", "kind", "level", "text"];
+const FIELDS = ["machine", "service", "image", "kind", "level", "since", "until", "text"];
+// What programs of this version write; the history may have kinds that are not loaded.
+const KINDS = [
+  "started", "shutdown", "manual_trigger", "checked", "trigger_failed", "error", "recovered", "not_found",
+  "approved", "updated", "rolled_back", "rollback_failed", "update_available", "way_back", "compose_drift",
+  "force_redeploy", "force_redeploy_failed", "unblocked", "unhealthy", "restarting", "restart_failed", "restarted",
+  "exhausted", "healthy", "died", "resource_alert", "resumed", "config_reloaded", "config_rejected", "daemon_down",
+  "daemon_up", "agent_online", "agent_offline", "frozen", "thawed", "fleet_away",
+];
 const form = byId("filters");
 
 let machines = null; // the last answer of /machines; null before the first
-let events = []; // newest first
+let events = []; // by the warden's ids, newest first
 const fleet = new Map(); // machine and service → what entries tell
 
 says(byId("where"), location.host);
@@ -132,13 +143,13 @@ const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
 function learn(entry) {
   if (PROGRAMS.has(entry.service)) return;
   const key = `${entry.service}\u0000${machineOf(entry)}`;
-  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry) };
-  // In the order of arrival, whatever the clocks say: an agent sends in order, and one entry that is dated in the
-  // future must not stand for all that follow.
-  Object.assign(known, { at: entry.at, heard: entry.timestamp, event: entry.event, level: entry.level });
+  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry), agent: entry.agent };
   // After an update the new image runs, after a rollback the old one.
   const digest = { updated: entry.new_digest, rolled_back: entry.old_digest }[entry.event];
-  if (digest) known.runs = digest;
+  // In the order of arrival, whatever the clocks say: an agent sends in order, and one entry that is dated in the
+  // future must not stand for all that follow.
+  if (!(known.id > entry.id)) Object.assign(known, { id: entry.id, heard: entry.timestamp, event: entry.event, level: entry.level });
+  if (digest && !(known.runsId > entry.id)) Object.assign(known, { runs: digest, runsId: entry.id });
   fleet.set(key, known);
 }
 
@@ -185,22 +196,40 @@ function feedRow(e) {
 }
 
 const seen = new Set();
-function takeEvent(entry) {
-  // The replay after a reconnect may bring what is here. Frames' ids may start anew with the warden; what an entry
-  // says does not change.
+let lastId = 0;
+// Takes an entry of the stream or of the history; whether it is new here.
+function keep(entry, id, live) {
+  // The replay after a reconnect may bring what is here. What an entry says does not change.
   const { agent, seq, timestamp, service, event, message } = entry;
   const key = [timestamp, agent, seq, machineOf(entry), service, event, message].join("\u0000");
-  if (seen.has(key)) return;
+  if (seen.has(key)) return false;
   seen.add(key);
-  if (seen.size > 4 * KEPT_EVENTS) seen.delete(seen.values().next().value);
-  const made = { ...entry, key, at: Date.parse(entry.timestamp) || 0, live: Date.now() - began > 3000 };
-  // In the order of arrival: that is the order in which the warden knows them.
-  events.unshift(made);
-  events.length = Math.min(events.length, KEPT_EVENTS);
+  const made = { ...entry, key, id, live };
+  const place = events.findIndex((e) => e.id < id);
+  events.splice(place === -1 ? events.length : place, 0, made);
   learn(made);
+  return true;
+}
+
+function takeEvent(entry, frame) {
+  // In the order of the ids, which is the order in which the warden knows them.
+  const id = Number(frame) || lastId + 1;
+  lastId = Math.max(lastId, id);
+  if (!keep(entry, id, Date.now() - began > 3000)) return;
+  // A view of the past can be loaded once it is known where the present begins.
+  if (older.floor === undefined) startView();
+  older.floor = Math.min(older.floor ?? id, id);
+  const most = older.used ? KEPT_HISTORY : KEPT_EVENTS;
+  if (events.length > most) {
+    // What is let go can be loaded again.
+    for (const gone of events.splice(most)) seen.delete(gone.key);
+    Object.assign(older, { floor: Math.max(older.floor, events.at(-1).id), next: undefined, done: false });
+  }
   if (entry.event === "agent_online" || entry.event === "agent_offline") readMachinesSoon();
+  if (map && CHANGES_MAP.has(entry.event)) readMapSoon();
   showEventsSoon();
 }
+const CHANGES_MAP = new Set(["updated", "rolled_back", "rollback_failed", "unblocked", "frozen", "thawed", "update_available", "approved"]);
 const began = Date.now();
 
 const showEventsSoon = paced(250, showEvents);
@@ -208,29 +237,100 @@ function showEvents() {
   onlyFewAreFresh(events);
   reconcile(byId("events"), events, (e) => e.key, feedRow);
   const visible = events.filter(matches).length;
-  says(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of the last ${events.length}`);
+  says(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of ${events.length} loaded`);
+  showOlder();
   shows(byId("no-events"), visible === 0);
   if (!visible) {
     says(byId("no-events-title"), events.length ? "No event matches" : "No entries yet");
     says(byId("no-events-text"), events.length ? "No entry matches all of these filters."
       : "Set push.warden_url and push.token in an agent's configuration to this warden, and its entries appear here.");
   }
-  const inOrder = [...fleet.values()].sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
+  // What the map shows is better known than what entries tell.
+  const mapped = new Set(map?.images.flatMap((image) => image.cells.map((cell) => cell.machine)));
+  const inOrder = [...fleet.values()].filter((s) => !mapped.has(s.agent) && !mapped.has(s.machine)).sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
   reconcile(byId("fleet"), inOrder, (s) => s.key, fleetRow);
   shows(byId("no-fleet"), fleet.size === 0);
-  offer("service", events.map((e) => e.service));
-  offer("kind", events.map((e) => e.event));
+  shows(byId("fleet-section"), inOrder.length > 0 || mapped.size === 0);
+  const cells = map?.images.flatMap((image) => image.cells) ?? [];
+  offer("service", [...events.map((e) => e.service), ...cells.map((cell) => cell.service)]);
+  offer("image", [...events.map((e) => e.image), ...cells.map((cell) => cell.image)]);
+  offer("kind", [...events.map((e) => e.event), ...KINDS]);
   offer("machine", [...(machines ?? []).map((m) => m.id), ...events.map(machineOf)]);
   showMachines();
 }
+
+// --- history -----------------------------------------------------------------------------------------------------
+
+// How far back the feed goes. `floor`: the oldest id from which on all entries are here; `next`: where the next page of
+// this view begins; `used`: whether somebody went back at all.
+const older = { floor: undefined, next: undefined, done: false, busy: false, used: false, view: 0, fault: "", found: true };
+
+function showOlder() {
+  shows(byId("older"), older.floor !== undefined);
+  shows(byId("load-older"), !older.done);
+  says(byId("older-text"), older.fault || (older.done ? "That is all that is kept."
+    : older.busy ? "Loading…" : older.found ? "" : "Nothing among the entries that were looked at; there are older ones."));
+}
+
+function startView() {
+  Object.assign(older, { next: undefined, done: false, fault: "", found: true, view: older.view + 1 });
+  clearTimeout(startView.timer);
+  if (FIELDS.some((name) => chosen[name])) startView.timer = setTimeout(loadOlder, 400);
+}
+
+async function loadOlder() {
+  if (older.busy || older.done || older.floor === undefined) return;
+  const view = older.view;
+  const query = new URLSearchParams({ limit: HISTORY_PAGE, before: older.next ?? older.floor });
+  const name = { kind: "event", text: "q" };
+  for (const field of FIELDS) if (chosen[field]) query.set(name[field] ?? field, chosen[field]);
+  // A card is chosen by its agent's id, which its entries may not call themselves.
+  if (chosen.machine) query.set("machine", machineOf(events.find((e) => isOf(e, chosen.machine)) ?? { machine: chosen.machine }));
+  Object.assign(older, { busy: true, fault: "" });
+  showOlder();
+  try {
+    const page = await ask("GET", `/history?${query}`);
+    let found = 0;
+    for (const { id, ...entry } of page.entries) if (keep(entry, id, false)) found += 1;
+    older.used = true;
+    if (view === older.view) {
+      if (!FIELDS.some((field) => chosen[field])) older.floor = Math.min(older.floor, page.next ?? 0);
+      Object.assign(older, { next: page.next, done: page.next === undefined, found: found > 0 });
+    }
+  } catch (fault) {
+    if (fault.status === 401) location.reload();
+    older.fault = view === older.view ? `Older entries can't be loaded: ${fault.message}` : "";
+  } finally {
+    older.busy = false;
+  }
+  if (view !== older.view) return loadOlder();
+  showEvents();
+  watchOlder();
+}
+
+// Goes on as long as the end of the list is on the screen and something is found.
+const watcher = new IntersectionObserver((changes) => {
+  if (changes.some((change) => change.isIntersecting) && older.found && !older.fault && window.scrollY > 0) loadOlder();
+}, { rootMargin: "200px" });
+function watchOlder() {
+  watcher.disconnect();
+  watcher.observe(byId("older"));
+}
+watchOlder();
+byId("load-older").addEventListener("click", loadOlder);
 
 // --- filters, kept in the address --------------------------------------------------------------------------------
 
 const chosen = Object.fromEntries(FIELDS.map((name) => [name, new URLSearchParams(location.search).get(name) ?? ""]));
 
 function matches(e) {
+  // Older ones may be here from another view; without those between them they would tell a wrong story.
+  if (!older.done && e.id < (older.next ?? older.floor)) return false;
   if (chosen.machine && !isOf(e, chosen.machine)) return false;
   if (chosen.service && e.service !== chosen.service) return false;
+  if (chosen.image && e.image !== chosen.image) return false;
+  if (chosen.since && !(Date.parse(e.timestamp) >= Date.parse(chosen.since))) return false;
+  if (chosen.until && !(Date.parse(e.timestamp) < Date.parse(chosen.until))) return false;
   if (chosen.kind && e.event !== chosen.kind) return false;
   if (chosen.level && e.level !== chosen.level) return false;
   if (!chosen.text) return true;
@@ -256,27 +356,44 @@ function offer(name, values) {
   list.value = chosen[name];
 }
 
+// Fields of time hold the reader's own time; the address and the warden get the same instant everywhere.
+const isTime = (name) => name === "since" || name === "until";
+function valueOf(name) {
+  const { value } = form.elements[name];
+  if (!isTime(name)) return value.trim();
+  const at = Date.parse(value);
+  return Number.isNaN(at) ? "" : new Date(at).toISOString();
+}
+function fillField(name) {
+  const at = new Date(Date.parse(chosen[name]));
+  form.elements[name].value = !isTime(name) || Number.isNaN(at.getTime()) ? chosen[name]
+    : new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+}
+
 function choose(name, value) {
   chosen[name] = value;
   const field = form.elements[name];
   // A blank at the end may be the beginning of the next word.
-  if (field.value.trim() !== value) {
+  if (valueOf(name) !== value) {
     if (name === "machine") offer(name, [...field.options].map((o) => o.value));
-    field.value = value;
+    fillField(name);
   }
   const query = new URLSearchParams(FIELDS.filter((field) => chosen[field]).map((field) => [field, chosen[field]]));
   history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
   shows(byId("clear"), query.size > 0);
+  startView();
   showEvents();
 }
 
 for (const name of FIELDS) {
   const field = form.elements[name];
-  if (name !== "text" && name !== "level") offer(name, []);
-  field.value = chosen[name];
-  field.addEventListener("input", () => choose(name, field.value.trim()));
+  if (isTime(name) && Number.isNaN(Date.parse(chosen[name]))) chosen[name] = "";
+  if (field.options && name !== "level") offer(name, []);
+  fillField(name);
+  field.addEventListener("input", () => choose(name, valueOf(name)));
 }
 shows(byId("clear"), FIELDS.some((name) => chosen[name]));
+startView();
 form.addEventListener("submit", (event) => event.preventDefault());
 byId("clear").addEventListener("click", () => {
   for (const name of FIELDS) choose(name, "");
@@ -307,6 +424,7 @@ connection.onstate = (state) => {
   says(byId("no-machines-text"), failed ? "Is it running? This page keeps trying." : "");
 };
 
+let mapRead = 0;
 let soon = null;
 function readMachinesSoon() {
   soon ??= setTimeout(() => { soon = null; poll(); }, 300);
@@ -317,8 +435,13 @@ async function poll() {
   if (document.hidden) return;
   try {
     await readMachines();
+    if (Date.now() - mapRead > MAP_MS) {
+      mapRead = Date.now();
+      readMap().then(showEvents, () => { /* asked again soon */ });
+    }
     const health = await (await fetch("/health")).json();
     shows(byId("store-away"), health.store === "away");
+    says(byId("store-why"), health.error || "The warden's log says why.");
     connection.hear();
   } catch { /* the connection's state says it */ }
 }

@@ -177,6 +177,17 @@ async fn the_history_is_searched_page_by_page_by_those_who_may() {
     assert_eq!((messages(&rest).len(), &rest["next"]), (6, &Value::Null));
     assert_eq!(messages(&ask("?q=ENTRY%207").await), ["entry 7"]);
     assert_eq!(messages(&ask("?level=critical").await), Vec::<String>::new());
+    // An agent may call itself something else; its id finds that, too, and what the warden says of it.
+    for seq in [31, 32] {
+        let mut named: Value = serde_json::from_str(&entry(seq)).unwrap();
+        named["machine"] = "rack-9".into();
+        warden.post(B, &named.to_string()).await;
+    }
+    let named = ask("?machine=b&limit=3").await;
+    assert_eq!(messages(&named), ["entry 32", "entry 31", "entry 30"]);
+    let next = named["next"].as_u64().unwrap();
+    assert_eq!(messages(&ask(&format!("?machine=b&before={next}&limit=1")).await), ["entry 27"]);
+    assert_eq!(messages(&ask("?machine=rack-9").await), ["entry 32", "entry 31"]);
     for (wrong, why) in
         [("limit=0", "limit is not"), ("before=x", "before is not"), ("since=yesterday", "since is not")]
     {

@@ -4,9 +4,12 @@
 
 mod api;
 mod auth;
+mod fleet;
+mod fleet_simulation;
 mod heartbeat;
 mod hostile;
 mod keep;
 mod layers;
+mod postgres;
 mod support;
 mod takeover;

@@ -9,8 +9,10 @@ use evenkeel_common::http::{self, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::collector::{Collector, Task};
-use evenkeel_warden::config::{AgentConfig, Config, StoreConfig};
-use evenkeel_warden::http::{Api, Metrics, bodies, limits, request_limiter, routes, stream_limiter};
+use evenkeel_warden::config::{AgentConfig, Config, FuseRule, Rules, StoreConfig};
+use evenkeel_warden::http::{
+    Api, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter,
+};
 use evenkeel_warden::keep::embedded::Embedded;
 use evenkeel_warden::keep::{Keep, Retention};
 use evenkeel_warden::reload::{ActiveConfig, ConfigReceiver};
@@ -57,14 +59,29 @@ impl TestWarden {
         Self::of(limits(), keep, API_TOKEN, AGENT_TOKENS)
     }
 
+    /// The agents have no URL.
+    pub(crate) fn with_unreachable_agents() -> Self {
+        Self::with_urls(limits(), in_memory(), API_TOKEN, AGENT_TOKENS, "")
+    }
+
     pub(crate) fn with_tokens(api_token: &str, agents: [(&str, &str); 2]) -> Self {
         Self::of(limits(), in_memory(), api_token, agents)
     }
 
     fn of(limits: Limits, keep: Arc<dyn Keep>, api_token: &str, agents: [(&str, &str); 2]) -> Self {
+        Self::with_urls(limits, keep, api_token, agents, "http://127.0.0.1:1")
+    }
+
+    fn with_urls(
+        limits: Limits,
+        keep: Arc<dyn Keep>,
+        api_token: &str,
+        agents: [(&str, &str); 2],
+        url: &str,
+    ) -> Self {
         let (collector, task) = new_collector(&AGENT_TOKENS.map(|(id, _)| id), keep);
         let stop = CancellationToken::new();
-        let agents = agents.map(|(id, token)| (id, "http://127.0.0.1:1".to_owned(), token));
+        let agents = agents.map(|(id, token)| (id, url.to_owned(), token));
         let requests = request_limiter();
         let bodies = bodies(limits);
         let api = Api {
@@ -72,6 +89,7 @@ impl TestWarden {
             collector: collector.clone(),
             streams: stream_limiter(),
             requests: requests.clone(),
+            polls: poll_limiter(),
             bodies: bodies.clone(),
             throttle: Arc::default(),
             clock: Arc::new(SystemClock),
@@ -123,7 +141,7 @@ pub(crate) fn config(agents: &[(&str, String, &str)], stop: &CancellationToken) 
 fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
     let agents = agents.iter().map(|(id, url, token)| AgentConfig {
         id: (*id).to_owned(),
-        url: Secret::new(url.as_str()),
+        url: (!url.is_empty()).then(|| Secret::new(url.as_str())),
         token: Secret::new(*token),
     });
     let config = Config {
@@ -131,6 +149,8 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
         token: Secret::new(api_token),
         state_path: None,
         store: StoreConfig::default(),
+        rules: Rules::default(),
+        fuse: FuseRule::default(),
         agents: agents.collect(),
         warnings: Vec::new(),
     };

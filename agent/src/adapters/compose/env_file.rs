@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::io::AsyncReadExt as _;
 
+use crate::model::env_file::{Fault, Setting, settings};
 use crate::model::text::plainly;
 
 /// No real env file is larger; a device or a mistake would be.
@@ -57,83 +58,41 @@ pub(super) async fn read(
     })
 }
 
-/// Values never appear in reasons: they are secrets as a rule.
-type Fault = (usize, String);
-
-/// `KEY=value` or `KEY: value`, `export` before it, comments, both kinds of quotes (also over several lines),
-/// `$NAME` and `${NAME}` with defaults. A key alone asks for what the environment has, so it adds nothing.
+/// The values, in the order in which their variables come first. `$NAME` and `${NAME}` stand for other variables, with
+/// defaults.
 fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fault> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new(), size: 0 };
-    let mut rest = text;
-    let line_at = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
-    loop {
-        rest = rest.trim_start();
-        if rest.is_empty() {
-            return Ok(found.in_order);
-        }
-        if rest.starts_with('#') {
-            rest = rest.split_once('\n').map_or("", |(_, next)| next);
-            continue;
-        }
-        let begin = rest;
-        let fault = |reason: &str| (line_at(begin), reason.to_owned());
-        let statement = match rest.strip_prefix("export") {
-            Some(after) if after.starts_with([' ', '\t']) => after.trim_start_matches([' ', '\t']),
-            _ => rest,
+    for setting in settings(text) {
+        let Setting { name, raw, quote, line, .. } = setting?;
+        let value = match quote {
+            Some('\'') => Ok(unquote(raw, '\'')),
+            Some(quote) => found.substitute(&unescape(&unquote(raw, quote)), 0),
+            None => found.substitute(raw, 0),
         };
-        let end = statement.find(['=', ':', '\n']).unwrap_or(statement.len());
-        let key = statement[..end].trim();
-        if key.is_empty() {
-            return Err(fault("a name is missing before the sign"));
+        let value = value.map_err(|reason| (line, reason))?;
+        if value.contains('\0') {
+            return Err((line, "a value can't have a zero byte".to_owned()));
         }
-        if !key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']')) {
-            return Err(fault("a name may only have letters, digits, _ . and - (is there a = ?)"));
-        }
-        if !statement[end..].starts_with(['=', ':']) {
-            rest = &statement[end..];
-            continue;
-        }
-        let value = statement[end + 1..].trim_start_matches([' ', '\t', '\r']);
-        let text;
-        (text, rest) = if let Some(quote @ ('"' | '\'')) = value.chars().next() {
-            let (inner, after) =
-                quoted(&value[1..], quote).ok_or_else(|| fault("the quote is not closed"))?;
-            match quote {
-                '"' => (found.substitute(&unescape(&inner), 0).map_err(|reason| fault(&reason))?, after),
-                _ => (inner, after),
-            }
-        } else {
-            let (value, after) = value.split_once('\n').unwrap_or((value, ""));
-            let value = value.split(" #").next().unwrap_or_default().trim_end();
-            (found.substitute(value, 0).map_err(|reason| fault(&reason))?, after)
-        };
-        if text.contains('\0') {
-            return Err(fault("a value can't have a zero byte"));
-        }
-        found.add(key, text);
+        found.add(name, value);
     }
+    Ok(found.in_order)
 }
 
-/// The text up to the closing quote and what follows it. A backslash before the quote keeps it.
-fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
-    let mut inner = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        if c == quote {
-            return Some((inner, &text[at + c.len_utf8()..]));
-        }
-        if c == '\\' {
-            let (_, next) = chars.next()?;
-            if next != quote {
-                inner.push('\\');
-            }
-            inner.push(next);
-        } else {
+/// What stands between quotes. A backslash before the quote keeps it.
+fn unquote(raw: &str, quote: char) -> String {
+    let mut inner = String::with_capacity(raw.len());
+    let mut chars = raw.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
             inner.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some(next) if next == quote => inner.push(next),
+            next => inner.extend(['\\'].into_iter().chain(next)),
         }
     }
-    None
+    inner
 }
 
 /// Backslash sequences of a shell. An escaped dollar stays out of substitution.

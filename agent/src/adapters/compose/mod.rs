@@ -265,13 +265,14 @@ impl ComposeCli {
             .first()
             .and_then(|file| file.parent())
             .ok_or_else(|| silent("no compose files configured".to_owned()))?;
-        let variables = match &project.env_file {
+        let mut variables = match &project.env_file {
             Some(path) => {
                 let read = env_file::read(path, &self.environment.own()).await;
                 self.environment.admit(path, read.map_err(|error| silent(error.to_string()))?)
             }
             None => Vec::new(),
         };
+        variables.extend(project.set.clone());
         let deadline = Instant::now() + self.limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {

@@ -1,5 +1,6 @@
 //! Tests of the compose runner with small shell scripts in the place of `docker`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,7 +46,12 @@ impl Stage {
     }
 
     fn project(&self) -> Project {
-        Project { name: "shop".into(), files: vec![self.path("compose.yml")], env_file: None }
+        Project {
+            name: "shop".into(),
+            files: vec![self.path("compose.yml")],
+            env_file: None,
+            set: BTreeMap::new(),
+        }
     }
 
     fn project_with_env(&self, text: &str) -> Project {
@@ -117,6 +123,7 @@ fn arguments_have_the_order_that_every_compose_takes() {
         name: "shop".into(),
         files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
         env_file: Some("/srv/x.env".into()),
+        set: BTreeMap::new(),
     };
     let line = |runtime, up_mode: &UpMode| {
         let task = up_task(up_mode);

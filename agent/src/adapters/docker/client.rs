@@ -89,6 +89,30 @@ impl Client {
         ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new()).await
     }
 
+    /// The answer to a question that the engine passes on to a registry, with its login.
+    pub(super) async fn get_with_login(
+        &self,
+        path: &str,
+        login: Option<&HeaderValue>,
+    ) -> Result<Value, Error> {
+        let path = self.path(path, &[]);
+        json(ask_with(&self.transport, Method::GET, &path, Bytes::new(), login).await?).await
+    }
+
+    /// A change that the engine needs the login of a registry for.
+    pub(super) async fn send_with_login(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        body: Bytes,
+        login: Option<&HeaderValue>,
+    ) -> Result<(), Error> {
+        let path = self.path(path, query);
+        let answer = ask_with(&self.transport, Method::POST, &path, body, login).await?;
+        let _ = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
+        Ok(())
+    }
+
     /// A change. The body of a successful answer does not matter.
     pub(super) async fn send(
         &self,
@@ -123,7 +147,21 @@ async fn ask(
     path: &str,
     body: Bytes,
 ) -> Result<Response<Incoming>, Error> {
-    let request = Request::builder().method(method).header(header::CONTENT_TYPE, "application/json");
+    ask_with(transport, method, path, body, None).await
+}
+
+/// The same with the login of a registry (`X-Registry-Auth`).
+async fn ask_with(
+    transport: &Transport,
+    method: Method,
+    path: &str,
+    body: Bytes,
+    login: Option<&HeaderValue>,
+) -> Result<Response<Incoming>, Error> {
+    let mut request = Request::builder().method(method).header(header::CONTENT_TYPE, "application/json");
+    if let Some(login) = login {
+        request = request.header("x-registry-auth", login);
+    }
     let response = transport.send(request.body(body_full(body))?, path).await?;
     let status = response.status();
     if status.is_success() || status == StatusCode::NOT_MODIFIED {

@@ -33,6 +33,8 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     client: Mutex<Option<Client>>,
     places: Semaphore,
+    /// Services whose containers are read have permits of their own, so that those that wait hold nothing yet.
+    service_places: Semaphore,
     /// Counters have permits of their own: there are many of them, and nobody waits for one.
     stats_places: Semaphore,
     /// Questions that were answered.
@@ -46,6 +48,7 @@ impl Connection {
             endpoint,
             client: Mutex::new(None),
             places: Semaphore::new(AT_ONCE),
+            service_places: Semaphore::new(AT_ONCE),
             stats_places: Semaphore::new(AT_ONCE),
             answers: AtomicU64::new(0),
         }
@@ -101,6 +104,11 @@ impl Connection {
         let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
         self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
         result
+    }
+
+    /// Waits until it is time to read the containers of another service, as long as the engine answers others.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.place(&self.service_places).await
     }
 
     /// Waits for a permit as long as the engine answers others.

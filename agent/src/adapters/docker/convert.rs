@@ -45,6 +45,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whoever makes a container sets its time to stop, up to centuries.
 const LONGEST_STOP: Duration = Duration::from_hours(24);
 
+/// What a container's last health check printed; empty where there was none.
+pub(super) fn health_output(seen: &Value) -> String {
+    let output = list(seen, "/State/Health/Log").last().and_then(|probe| text(probe, "/Output"));
+    output.map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT)).unwrap_or_default()
+}
+
 /// A container as the engine lists it and as its inspection shows it; either may be null. What the inspection does not
 /// say is taken from the listing. `None` where there is not even an ID.
 pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
@@ -59,7 +65,6 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         Some(word) if state == State::Running && health_timing.is_some() => verdict(word),
         _ => None,
     };
-    let health_output = list(seen, "/State/Health/Log").last().and_then(|probe| text(probe, "/Output"));
     let mut labels = map(seen, "/Config/Labels").or_else(|| map(listed, "/Labels")).unwrap_or_default();
     let mounts = if seen["Mounts"].is_array() { seen } else { listed };
     let mut mounts: Vec<_> = list(mounts, "/Mounts").iter().map(mount).collect();
@@ -90,9 +95,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         ),
         state,
         health,
-        health_output: health_output
-            .map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT))
-            .unwrap_or_default(),
+        health_output: health_output(seen),
         health_timing,
         restart_count: amount(seen, "/RestartCount").unwrap_or(0),
         started_at: text(seen, "/State/StartedAt").and_then(moment),
@@ -248,7 +251,7 @@ fn timing(config: &Value) -> Option<HealthTiming> {
 }
 
 /// The engine writes the year 1 for "never".
-fn moment(text: &str) -> Option<Timestamp> {
+pub(super) fn moment(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().filter(|at| *at > Timestamp::UNIX_EPOCH)
 }
 

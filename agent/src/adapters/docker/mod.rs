@@ -3,6 +3,7 @@
 mod answer;
 mod client;
 mod connection;
+mod containers;
 mod convert;
 mod endpoint;
 mod events;
@@ -11,11 +12,11 @@ mod names;
 mod pull;
 mod stats;
 mod survey;
+mod swarm;
 mod transport;
 mod version;
 
 use std::collections::HashMap;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,19 +26,19 @@ use bollard::errors::Error;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters as query;
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{BoxStream, StreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::client::Client;
-use self::connection::{AT_ONCE, Connection};
+use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
-use self::names::{checked, escaped};
+use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, stable};
-use crate::model::{Container, ContainerEvent, CurrentOwner, EngineError, Members, Usage};
+use crate::model::{Container, ContainerEvent, EngineError, Members, Usage};
 use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
@@ -71,22 +72,6 @@ impl DockerEngine {
         Self { connection: Connection::new(endpoint), auth }
     }
 
-    /// Lists containers in any state, as the engine describes them.
-    async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
-        let filters = json!({ filter: [value] }).to_string();
-        let query = [("all", "true"), ("filters", filters.as_str())];
-        let doing = "list containers";
-        let listed = self
-            .connection
-            .read(doing, |client| async move { client.get("/containers/json", &query).await })
-            .await?;
-        match listed {
-            Value::Array(listed) => Ok(listed),
-            Value::Null => Ok(Vec::new()),
-            _ => Err(EngineError::Refused(format!("{doing}: the answer is no list"))),
-        }
-    }
-
     /// What the engine says about a container, and whether it is podman; `None` when it is gone.
     async fn seen(&self, doing: &str, name: &str) -> Result<Option<(Value, bool)>, EngineError> {
         let path = format!("/containers/{name}/json");
@@ -107,40 +92,6 @@ impl DockerEngine {
         let Some((seen, podman)) = self.seen(&doing, name).await? else { return Ok(None) };
         let container = convert::container(&Value::Null, &seen, podman);
         container.map(Some).ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id")))
-    }
-
-    /// A container of a listing. One that can't be described hides none of the others: it is what the listing says.
-    async fn look(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
-        let doing = format!("inspect container {}", stable(id));
-        let (seen, podman) = match self.seen(&doing, id).await {
-            Ok(Some(seen)) => seen,
-            Ok(None) => return Ok(None),
-            Err(error) if error.is_unavailable() => return Err(error),
-            Err(error) => {
-                tracing::warn!("{error}; only what the listing says of it is known");
-                (Value::Null, self.connection.is_podman().await)
-            }
-        };
-        Ok(convert::container(listed, &seen, podman))
-    }
-
-    /// Looks up the containers whose networks these use: among themselves, else at the engine.
-    async fn find_lenders(&self, containers: &mut [Container]) -> Result<(), EngineError> {
-        let mut found: HashMap<String, Option<CurrentOwner>> = HashMap::new();
-        for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
-            if found.contains_key(given) {
-                continue;
-            }
-            let owner = match containers.iter().find(|one| one.id == *given || one.name == *given) {
-                Some(container) => Some(CurrentOwner::of(container)),
-                None => self.inspect(checked(given)?).await?.as_ref().map(CurrentOwner::of),
-            };
-            found.insert(given.clone(), owner);
-        }
-        for owner in containers.iter_mut().filter_map(|container| container.network_of.as_mut()) {
-            owner.found = found.get(&owner.given).cloned().flatten();
-        }
-        Ok(())
     }
 
     /// Value of the hold label of a container; the outer `None` when there is no such container.
@@ -202,39 +153,15 @@ impl Engine for DockerEngine {
     }
 
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
-        let listed = match members {
-            Members::Project(project) => {
-                self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?
-            }
-            // Podman's names have no slash.
-            Members::Name(name) => self.list("name", format!("^/?{}$", escaped(name))).await?,
-        };
-        let wanted = listed.into_iter().filter_map(|listed| {
-            let labels = answer::map(&listed, "/Labels").unwrap_or_default();
-            let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
-            let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
-            Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
-        });
-        let mut containers: Vec<Container> = stream::iter(wanted)
-            .map(|(id, listed)| async move { self.look(&listed, &id).await })
-            .buffer_unordered(AT_ONCE)
-            // One that went away in between is not there.
-            .try_filter_map(|container| ready(Ok(container)))
-            .try_collect()
-            .await?;
-        if let Members::Name(name) = members {
-            containers.retain(|container| container.name == *name);
-        }
-        containers.sort_by(|a, b| a.name.cmp(&b.name));
-        self.find_lenders(&mut containers).await?;
-        Ok(containers)
+        let _turn = self.connection.turn().await;
+        // On the heap only now: hundreds may wait for their turn.
+        Box::pin(self.members(members)).await
     }
 
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         let name = checked(name)?;
         let doing = format!("inspect image {name}");
-        let path = format!("/images/{name}/json");
-        let path = path.as_str();
+        let path = &*format!("/images/{name}/json");
         let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
         match seen {
             Ok(seen) => convert::image(&seen)

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::connection::READ;
+use super::connection::{AT_ONCE, READ};
 use super::*;
 use crate::model::{EventKind, State};
 
@@ -123,7 +123,7 @@ async fn questions_that_hang_do_not_hold_up_the_others() {
     let began = tokio::time::Instant::now();
     tokio::select! {
         answers = futures_util::future::join_all((0..AT_ONCE).map(|_| hang())) => unreachable!("{answers:?}"),
-        answer = connection.read("ask", |_| ready(Ok(()))) => answer.unwrap(),
+        answer = connection.read("ask", |_| std::future::ready(Ok(()))) => answer.unwrap(),
     }
     assert!(began.elapsed() < READ / 5, "{:?}", began.elapsed());
 }

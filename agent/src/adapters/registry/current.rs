@@ -58,7 +58,7 @@ impl Signatures for CurrentRegistry {
 
 #[async_trait]
 impl Tags for CurrentRegistry {
-    async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError> {
-        self.client().tags(repository).await
+    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError> {
+        self.client().tags(repository, anew).await
     }
 }

@@ -351,7 +351,8 @@ impl Registry for RegistryClient {
         }
         let host = self.host(&reference.repository.host)?;
         let pass = host.gate.pass(urgency).await?;
-        let outcome = self.ask(&host, reference).await;
+        // On the heap only while it is asked: it is large, and hundreds may wait for a slot.
+        let outcome = Box::pin(self.ask(&host, reference)).await;
         pass.settle(&outcome);
         Ok(outcome?)
     }
@@ -362,7 +363,7 @@ impl Registry for RegistryClient {
         }
         let host = self.host(&reference.repository.host)?;
         let pass = host.gate.pass(Urgency::Asked).await?;
-        let outcome = self.hash(&host, reference).await;
+        let outcome = Box::pin(self.hash(&host, reference)).await;
         pass.settle(&outcome);
         Ok(outcome?)
     }
@@ -371,7 +372,7 @@ impl Registry for RegistryClient {
         let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
-        let outcome = self.serves(&host, &pinned).await;
+        let outcome = Box::pin(self.serves(&host, &pinned)).await;
         pass.settle(&outcome);
         Ok(outcome?)
     }

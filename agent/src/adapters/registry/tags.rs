@@ -23,6 +23,8 @@ const MOST_TAGS: usize = 100_000;
 const MOST_PAGES: usize = 1000;
 /// A list is not read again for so long, whoever asks. A minute less than between two looks of one service.
 const GOOD_FOR: Duration = Duration::from_mins(59);
+/// The same where something was pushed: several services may ask for it at once.
+const JUST_READ: Duration = Duration::from_secs(1);
 /// For all pages together.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -43,11 +45,12 @@ struct Tagged {
 
 #[async_trait]
 impl Tags for RegistryClient {
-    async fn tags(&self, repository: &Repository) -> Result<Arc<[String]>, RegistryError> {
+    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError> {
         let place = lock(&self.tag_lists).entry(repository.clone()).or_default().clone();
         // Who asks for it meanwhile waits for that answer; other repositories do not.
         let mut list = place.lock().await;
-        if let Some(known) = list.as_ref().filter(|known| known.read_at.elapsed() < GOOD_FOR) {
+        let good_for = if anew { JUST_READ } else { GOOD_FOR };
+        if let Some(known) = list.as_ref().filter(|known| known.read_at.elapsed() < good_for) {
             return known.tags.clone();
         }
         let tags = self.read_tags(repository).await.map(Arc::from);

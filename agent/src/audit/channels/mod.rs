@@ -11,7 +11,7 @@ use evenkeel_common::wire::{AuditEntry, Level};
 use crate::config::EntryFilter;
 
 pub(super) use discord::Discord;
-pub(super) use push::Push;
+pub(super) use push::{Push, Sent};
 pub(super) use smtp::Smtp;
 pub(super) use webhook::Webhook;
 

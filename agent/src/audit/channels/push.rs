@@ -1,57 +1,216 @@
-//! The push to the warden: one entry a request, each with its number (spec 5, DECISIONS 3 and 5).
+//! The push to the warden: entries with their numbers, in an array where several wait (spec 5, DECISIONS 3, 5 and 8).
 
-use evenkeel_common::wire::{AuditEntry, PushedEntry};
-use reqwest::header::{AUTHORIZATION, HeaderValue};
-use reqwest::{Client, Url};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::audit::channel::Render;
-use crate::audit::delivery::{Delivery, chain, web_client};
+use evenkeel_common::clock::{Clock, SystemClock};
+use evenkeel_common::wire::{IngestReply, PushedEntry};
+use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
+use reqwest::{Client, StatusCode, Url};
+use tokio::time::Instant;
+
+use crate::audit::delivery::{Answer, DeliveryError, chain, exchange, web_client};
+use crate::audit::redact::Redactor;
 use crate::audit::trial::WardenAnswer;
 use crate::config::PushConfig;
 
-/// The warden as a destination.
+/// Most entries of one request.
+const BATCH: usize = 500;
+/// Most bytes of one array: a warden takes 1 MiB.
+const BATCH_BYTES: usize = 512 * 1024;
+/// How long a warden that does not know arrays is sent one entry at a time.
+const SINGLE_FOR: Duration = Duration::from_hours(1);
+/// Most bytes that are read of an answer; it names each entry that was refused.
+const ANSWER_LIMIT: usize = 256 * 1024;
+
+/// The wardens as a destination.
 pub(in crate::audit) struct Push {
+    wardens: Vec<Warden>,
+    authorization: HeaderValue,
+    /// The warden that took entries last: it is asked first.
+    active: Mutex<usize>,
+}
+
+struct Warden {
     client: Client,
     url: Url,
-    authorization: HeaderValue,
+    /// Until when it is sent one entry at a time.
+    single_until: Mutex<Option<Instant>>,
+}
+
+/// What became of the first entries of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::audit) struct Sent {
+    /// How many of them are settled.
+    pub(in crate::audit) settled: usize,
+    /// Those of them that were refused for good, by their place in the list, and why.
+    pub(in crate::audit) refused: Vec<(usize, String)>,
+    /// The answer, for people to read.
+    pub(in crate::audit) answer: String,
 }
 
 impl Push {
-    /// The warden of the configuration.
+    /// The wardens of the configuration.
     pub(in crate::audit) fn new(config: &PushConfig) -> Result<Self, String> {
-        let url = Url::parse(&format!("{}/ingest", config.warden_url))
-            .map_err(|error| format!("warden_url is not a URL: {error}"))?;
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", config.token.expose()))
             .map_err(|_| "token has characters that no HTTP header can have".to_owned())?;
         authorization.set_sensitive(true);
-        Ok(Self { client: web_client(&url)?, url, authorization })
+        let wardens = config.warden_urls.iter().map(|url| Warden::new(url));
+        Ok(Self { wardens: wardens.collect::<Result<_, _>>()?, authorization, active: Mutex::new(0) })
     }
-}
 
-impl Push {
-    /// Asks whether the warden is there and knows the token, without sending an entry: a list without entries is refused
+    /// Asks whether the wardens are there and know the token, without sending an entry: a list without entries is refused
     /// as malformed, but only from an agent that the warden knows (DECISIONS 8).
-    pub(in crate::audit) async fn ask(&self) -> Result<WardenAnswer, String> {
-        let said = |error: reqwest::Error| chain(&error.without_url());
-        let mut health = self.url.clone();
-        health.set_path(&format!("{}/health", self.url.path().trim_end_matches("/ingest")));
-        let answer = self.client.get(health).send().await.map_err(said)?;
-        let health = answer.status().as_u16();
-        let body: serde_json::Value = answer.json().await.unwrap_or_default();
-        let request = self.client.post(self.url.clone()).header(AUTHORIZATION, self.authorization.clone());
-        let nothing: [(); 0] = [];
-        let answer = request.json(&nothing).send().await.map_err(said)?;
-        Ok(WardenAnswer { health, store_is_away: body["store"] == "away", ingest: answer.status().as_u16() })
+    pub(in crate::audit) async fn ask(&self) -> Vec<Result<WardenAnswer, String>> {
+        let mut answers = Vec::new();
+        for warden in &self.wardens {
+            answers.push(warden.probe(&self.authorization).await);
+        }
+        answers
+    }
+
+    /// How many entries are worth handing over at once.
+    pub(in crate::audit) fn batch(&self) -> usize {
+        let active = self.wardens.get(*lock(&self.active));
+        if active.is_some_and(Warden::takes_arrays) { BATCH } else { 1 }
+    }
+
+    /// Sends as many of the entries as fit into one request, to the first warden that takes them. At least one of them is
+    /// settled where this succeeds.
+    pub(in crate::audit) async fn send(
+        &self,
+        entries: &[PushedEntry],
+        redactor: &Redactor,
+    ) -> Result<Sent, DeliveryError> {
+        let active = *lock(&self.active);
+        let others = (0..self.wardens.len()).filter(|at| *at != active);
+        let mut failure = None;
+        for at in std::iter::once(active).chain(others) {
+            let Some(warden) = self.wardens.get(at) else { continue };
+            match warden.send(entries, &self.authorization, redactor).await {
+                // The entry is what is wrong, and would be elsewhere.
+                Err(refused @ DeliveryError::Permanent { .. }) => return Err(refused),
+                Err(error) => failure = failure.or(Some(error)),
+                Ok(sent) => {
+                    *lock(&self.active) = at;
+                    return Ok(sent);
+                }
+            }
+        }
+        *lock(&self.active) = 0;
+        let why = "no warden is configured".to_owned();
+        Err(failure.unwrap_or(DeliveryError::Misconfigured { why }))
     }
 }
 
-impl Render for Push {
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String> {
-        let request = self
-            .client
-            .post(self.url.clone())
-            .header(AUTHORIZATION, self.authorization.clone())
-            .json(&PushedEntry { entry: entry.clone(), seq, epoch: None, image: None, agent: None });
-        Delivery::request(&self.client, request)
+impl Warden {
+    fn new(base: &str) -> Result<Self, String> {
+        let url = Url::parse(&format!("{base}/ingest"));
+        let url = url.map_err(|error| format!("warden_url is not a URL: {error}"))?;
+        Ok(Self { client: web_client(&url)?, url, single_until: Mutex::default() })
+    }
+
+    async fn probe(&self, authorization: &HeaderValue) -> Result<WardenAnswer, String> {
+        let said = |error: reqwest::Error| chain(&error.without_url());
+        let at = |path: &str| {
+            let mut url = self.url.clone();
+            url.set_path(&format!("{}{path}", self.url.path().trim_end_matches("/ingest")));
+            url
+        };
+        let answer = self.client.get(at("/health")).send().await.map_err(said)?;
+        let health = answer.status().as_u16();
+        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+        let clock_ahead = date.map(|date| SystemClock.now().duration_since(date));
+        let body: serde_json::Value = answer.json().await.unwrap_or_default();
+        let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
+        let nothing: [(); 0] = [];
+        let ingest = request.json(&nothing).send().await.map_err(said)?.status().as_u16();
+        let mut decisions = at("/fleet");
+        // No number: it is refused as such only to an agent that the warden knows, and counts as no heartbeat.
+        decisions.set_query(Some("after=none"));
+        let request = self.client.get(decisions).header(AUTHORIZATION, authorization.clone());
+        let fleet = request.send().await.map_err(said)?.status().as_u16();
+        Ok(WardenAnswer { health, store_is_away: body["store"] == "away", ingest, fleet, clock_ahead })
+    }
+
+    fn takes_arrays(&self) -> bool {
+        lock(&self.single_until).is_none_or(|until| until <= Instant::now())
+    }
+
+    async fn send(
+        &self,
+        entries: &[PushedEntry],
+        authorization: &HeaderValue,
+        redactor: &Redactor,
+    ) -> Result<Sent, DeliveryError> {
+        let written = written(entries);
+        if written.len() > 1 && self.takes_arrays() {
+            let answer = self.post(format!("[{}]", written.join(",")), authorization, redactor).await?;
+            let is_unknown = [
+                StatusCode::BAD_REQUEST,
+                StatusCode::NOT_FOUND,
+                StatusCode::PAYLOAD_TOO_LARGE,
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ];
+            if !is_unknown.contains(&answer.status) {
+                let answer = answer.judged()?;
+                return Ok(Sent {
+                    settled: written.len(),
+                    refused: refused(&answer.body, written.len()),
+                    answer: answer.text,
+                });
+            }
+            *lock(&self.single_until) = Some(Instant::now() + SINGLE_FOR);
+        }
+        let first = written.into_iter().next().unwrap_or_default();
+        let answer = self.post(first, authorization, redactor).await?.judged()?;
+        Ok(Sent { settled: 1, refused: Vec::new(), answer: answer.text })
+    }
+
+    async fn post(
+        &self,
+        body: String,
+        authorization: &HeaderValue,
+        redactor: &Redactor,
+    ) -> Result<Answer, DeliveryError> {
+        let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
+        let request = request.header(CONTENT_TYPE, "application/json").body(body).build();
+        let failed = |error: reqwest::Error| error.without_url().to_string();
+        let request = request.map_err(|error| DeliveryError::Permanent { why: failed(error) })?;
+        exchange(&self.client, request, redactor, ANSWER_LIMIT).await
     }
 }
+
+/// The entries as JSON, as many as fit into one array; at least the first.
+fn written(entries: &[PushedEntry]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        // An entry has only text keys and finite values.
+        let text = serde_json::to_string(entry).unwrap_or_default();
+        bytes += text.len() + 1;
+        if bytes > BATCH_BYTES && !texts.is_empty() {
+            break;
+        }
+        texts.push(text);
+    }
+    texts
+}
+
+/// The entries of an array that the warden has refused. An answer in another form refuses none.
+fn refused(body: &[u8], sent: usize) -> Vec<(usize, String)> {
+    let reply: Option<IngestReply> = serde_json::from_slice(body).ok();
+    let rejected = reply.into_iter().flat_map(|reply| reply.rejected);
+    let rejected = rejected.filter(|rejected| rejected.index < sent);
+    rejected.map(|rejected| (rejected.index, rejected.error)).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "push_tests.rs"]
+mod tests;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, Mode, OFlags};
 
 use super::finding::{Finding, Severity, Words};
-use crate::config::Config;
+use crate::config::{Config, ServiceConfig, TagVariable};
+use crate::model::env_file::find_tag;
 use crate::model::text::plainly;
 
 pub(super) const AREA: &str = "files";
@@ -29,8 +30,10 @@ pub(super) struct Place {
 /// What the path is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A compose or env file.
+    /// A compose or env file, or a public key.
     Read,
+    /// The env file that a newer tag is written into.
+    Tag,
     /// `state.path`
     State,
     /// The folder of `audit.path`
@@ -41,7 +44,7 @@ pub(super) enum Role {
 pub(super) fn look(config: &Config) -> Vec<Place> {
     let read = config.services.iter().filter(|service| !service.silent);
     let read = read
-        .flat_map(|service| service.compose_files.iter().chain(&service.env_file))
+        .flat_map(|service| service.compose_files.iter().chain(&service.env_file).chain(keys(service)))
         .map(|path| Place { role: Role::Read, path: path.clone(), fault: unreadable(path) });
     let mut places: Vec<Place> = Vec::new();
     for place in read {
@@ -49,12 +52,33 @@ pub(super) fn look(config: &Config) -> Vec<Place> {
             places.push(place);
         }
     }
+    let variables = config.services.iter().filter(|service| !service.silent);
+    places.extend(variables.filter_map(|service| service.tag_variable()).map(|variable| Place {
+        role: Role::Tag,
+        path: variable.file.to_owned(),
+        fault: no_tag(&variable),
+    }));
     let write = |role, path: &Path| Place { role, path: path.to_owned(), fault: unwritable(path) };
     places.push(write(Role::State, &config.state_path));
     if let Some(folder) = config.audit_path.as_deref().and_then(Path::parent) {
         places.push(write(Role::Audit, folder));
     }
     places
+}
+
+fn keys(service: &ServiceConfig) -> &[PathBuf] {
+    service.update.as_ref().map_or(&[], |update| &update.signed_by)
+}
+
+/// Why no newer tag can be written into an env file.
+fn no_tag(variable: &TagVariable<'_>) -> Option<String> {
+    // That it can't be read is told as of any other file.
+    let text = unreadable(variable.file).is_none().then(|| std::fs::read_to_string(variable.file).ok())??;
+    if let Err(why) = find_tag(&text, variable.name) {
+        return Some(why);
+    }
+    let there = std::fs::canonicalize(variable.file).ok()?;
+    unwritable(there.parent()?)
 }
 
 /// Why a file can't be read. Nothing is waited for.
@@ -84,6 +108,11 @@ pub(super) fn check(places: &[Place]) -> Vec<Finding> {
                     format!("it can't be read: {fault}"),
                     "its service can't be updated or started",
                     format!("let the agent's user read it: `sudo setfacl -m u:USER:r {shown}`, or run it as root"),
+                ),
+                Role::Tag => (
+                    format!("no tag can be written there: {fault}"),
+                    "newer tags are told, and not deployed",
+                    "set the variable of tag_variable to the tag in use on a line of its own, and let the agent's user write the file and its folder".to_owned(),
                 ),
                 Role::State => (
                     format!("state can't be written: {fault}"),
@@ -211,6 +240,30 @@ mod tests {
             assert_eq!(finding.severity, Severity::Error);
             assert!(finding.what.contains(what) && finding.remedy.contains(remedy), "{finding:#?}");
         }
+    }
+
+    #[test]
+    fn keys_are_read_and_the_variable_of_a_tag_must_be_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, env) = (folder.path().join("compose.yml"), folder.path().join("shop.env"));
+        std::fs::write(&file, "services: {}").unwrap();
+        let found = |text: &str, key: &Path| {
+            std::fs::write(&env, text).unwrap();
+            let tree = json!({
+                "state": {"path": folder.path()},
+                "services": [{
+                    "name": "web", "images": ["web:1.27.0"], "auto_update": true, "env_file": env,
+                    "compose_files": [file], "compose_project": "web",
+                    "update": {"tags": "~1.27", "tag_variable": "WEB_TAG", "signed_by": key},
+                }],
+            });
+            let config = Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
+            check(&look(&config)).into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        assert_eq!(found("WEB_TAG=1.27.0\n", &file), Vec::<String>::new());
+        assert_eq!(found("TAG=1.27.0\n", &file), ["no tag can be written there: WEB_TAG is not set"]);
+        let missing = folder.path().join("cosign.pub");
+        assert_eq!(found("WEB_TAG=1.27.0\n", &missing), ["it can't be read: does not exist"]);
     }
 
     #[test]

@@ -46,9 +46,9 @@ use self::finding::{Finding, Report, Words};
 use super::client::{Client, reachable};
 use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
-use crate::audit::trial::ask_warden;
-use crate::config::{Config, ConfiguredImage, ServiceConfig};
-use crate::model::{Digest, Members, Reference};
+use crate::audit::trial::ask_wardens;
+use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
+use crate::model::{Container, Digest, Members, Reference};
 use crate::ports::survey::{EngineInfo, Found};
 use crate::ports::{Registry, Urgency};
 
@@ -139,10 +139,7 @@ fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -
     ];
     if let Some(push) = &config.push {
         groups.push(Group::new(&[warden::AREA], async move {
-            let answer = timeout(QUESTION, ask_warden(push)).await;
-            let late = |_| Err(format!("nothing within {} s", QUESTION.as_secs()));
-            let found = warden::check(&push.warden_url, &answer.unwrap_or_else(late));
-            vec![(warden::AREA, Some(found))]
+            vec![(warden::AREA, Some(of_wardens(push).await))]
         }));
     }
     if let Some(unit) = unit {
@@ -151,6 +148,13 @@ fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -
         }));
     }
     groups
+}
+
+async fn of_wardens(push: &PushConfig) -> Vec<finding::Finding> {
+    let late = format!("nothing within {} s", QUESTION.as_secs());
+    let answers = timeout(QUESTION, ask_wardens(push)).await.unwrap_or_default();
+    let answers = answers.into_iter().chain(std::iter::repeat(Err(late)));
+    push.warden_urls.iter().zip(answers).flat_map(|(url, answer)| warden::check(url, &answer)).collect()
 }
 
 async fn examine(path: &Path) -> Report {
@@ -303,8 +307,9 @@ async fn look_at<'a>(
         (None, Some(name)) => Some(Members::Name(name.clone())),
         (None, None) => None,
     };
-    let containers = match &members {
-        Some(members) => clients.engine.containers(members).await.map_err(|error| {
+    let containers = match (&config.swarm_service, &members) {
+        (Some(name), _) => of_swarm(config, name, clients).await?,
+        (None, Some(members)) => clients.engine.containers(members).await.map_err(|error| {
             let remedy = "see what the engine says: `docker ps -a`, `journalctl -u docker -n 50`";
             let words = Words {
                 what: format!("its containers can't be listed: {error}"),
@@ -313,7 +318,7 @@ async fn look_at<'a>(
             };
             words.error(services::AREA, config.name.as_str())
         })?,
-        None => Vec::new(),
+        (None, None) => Vec::new(),
     };
     let labelled: BTreeSet<PathBuf> =
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
@@ -343,6 +348,23 @@ async fn look_at<'a>(
         running.push(services::Running { container, image, served });
     }
     Ok(services::Facts { config, containers: running, model, files })
+}
+
+/// The tasks of a swarm service.
+async fn of_swarm(
+    config: &ServiceConfig,
+    name: &str,
+    clients: &EngineClients,
+) -> Result<Vec<Container>, Finding> {
+    let service = clients.swarm.service(name).await.map_err(|error| {
+        let words = Words {
+            what: error.to_string(),
+            why: "it can be neither checked nor updated",
+            remedy: "run the agent on a manager: `docker node ls`, `docker service ls`",
+        };
+        words.error(services::AREA, config.name.as_str())
+    })?;
+    Ok(service.containers())
 }
 
 async fn others(config: &Config, running: &[Found]) -> Vec<Finding> {

@@ -1,7 +1,8 @@
-//! The warden: whether it answers, knows the token, and can store.
+//! The warden: whether it answers, knows the token, can store, decides for a fleet, and has the same time.
 
 use super::finding::{Finding, Words};
 use crate::audit::trial::WardenAnswer;
+use crate::service::fleet::CLOCK_OFF;
 
 pub(super) const AREA: &str = "warden";
 
@@ -33,7 +34,33 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
             remedy: "correct push.warden_url: the warden's own address, without /ingest",
         };
         found.push(words.error(AREA, url));
+    } else if answer.fleet == 404 || answer.fleet == 405 {
+        let words = Words {
+            what: format!("it makes no decisions for a fleet ({})", answer.fleet),
+            why: "an image that fails on one machine is still deployed on the others, and nothing can be frozen there",
+            remedy: "run Evenkeel's warden in the version of this agent; let a proxy before it pass on /fleet, too",
+        };
+        found.push(words.warning(AREA, url));
+    } else if answer.fleet == 401 || answer.fleet == 403 {
+        let words = Words {
+            what: format!(
+                "it takes entries of this agent, and refuses its question at /fleet ({})",
+                answer.fleet
+            ),
+            why: "updates go on without the fleet's decisions",
+            remedy: "let the proxy before the warden pass on the header Authorization for /fleet, as for /ingest",
+        };
+        found.push(words.error(AREA, url));
     }
+    found.extend(answer.clock_ahead.filter(|ahead| ahead.abs() >= CLOCK_OFF).map(|ahead| {
+        let side = if ahead.is_negative() { "behind" } else { "ahead of" };
+        let words = Words {
+            what: format!("this machine's clock is {} s {side} the warden's", ahead.unsigned_abs().as_secs()),
+            why: "hours of updates and the times of entries are wrong on one of the two",
+            remedy: "set the clock on both, for example by `timedatectl set-ntp true`",
+        };
+        words.warning(AREA, url)
+    }));
     if answer.store_is_away || answer.ingest == 503 {
         let words = Words {
             what: "it answers, but its store is away",
@@ -54,57 +81,71 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use evenkeel_common::secret::Secret;
+    use jiff::fmt::rfc2822;
+    use jiff::tz::TimeZone;
+    use jiff::{SignedDuration, Timestamp};
     use serde_json::json;
     use wiremock::matchers::{header, method, path};
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::super::finding::Severity;
     use super::*;
-    use crate::audit::trial::ask_warden;
+    use crate::audit::trial::ask_wardens;
     use crate::config::PushConfig;
 
-    async fn warden(health: ResponseTemplate, ingest: u16) -> MockServer {
+    async fn warden(health: ResponseTemplate, ingest: u16, fleet: u16) -> MockServer {
         let server = MockServer::start().await;
         Mock::given(method("GET")).and(path("/base/health")).respond_with(health).mount(&server).await;
-        Mock::given(method("POST"))
-            .and(path("/base/ingest"))
-            .and(header("authorization", "Bearer right"))
-            .respond_with(ResponseTemplate::new(ingest))
-            .mount(&server)
-            .await;
-        let any = Mock::given(method("POST")).and(path("/base/ingest"));
-        any.respond_with(ResponseTemplate::new(401)).mount(&server).await;
+        for (verb, place, code) in [("POST", "/base/ingest", ingest), ("GET", "/base/fleet", fleet)] {
+            Mock::given(method(verb))
+                .and(path(place))
+                .and(header("authorization", "Bearer right"))
+                .respond_with(ResponseTemplate::new(code))
+                .mount(&server)
+                .await;
+            let any = Mock::given(method(verb)).and(path(place));
+            any.respond_with(ResponseTemplate::new(401)).mount(&server).await;
+        }
         server
     }
 
     async fn findings(server: &MockServer, token: &str) -> Vec<Finding> {
         let config = PushConfig {
-            warden_url: format!("{}/base", server.uri()),
+            warden_urls: vec![format!("{}/base", server.uri())],
             token: Secret::new(token),
             machine_id: String::new(),
+            ring: 0,
+            patience: Duration::ZERO,
         };
-        check(&config.warden_url, &ask_warden(&config).await)
+        check(&config.warden_urls[0], &ask_wardens(&config).await[0])
     }
 
     #[tokio::test]
     async fn a_warden_that_knows_the_token_has_no_finding() {
         let ok = ResponseTemplate::new(200).set_body_json(json!({"status": "ok"}));
-        assert_eq!(findings(&warden(ok, 400).await, "right").await, []);
+        assert_eq!(findings(&warden(ok, 400, 400).await, "right").await, []);
     }
 
     #[tokio::test]
     async fn every_fault_of_a_warden_is_named_with_what_to_do() {
         let ok = || ResponseTemplate::new(200).set_body_json(json!({"status": "ok"}));
         let away = ResponseTemplate::new(200).set_body_json(json!({"status": "ok", "store": "away"}));
-        for (health, ingest, token, severity, remedy) in [
-            (ok(), 400, "wrong", Severity::Error, "push.token"),
-            (ok(), 404, "right", Severity::Error, "push.warden_url"),
-            (away, 400, "right", Severity::Warning, "database"),
-            (ok(), 503, "right", Severity::Warning, "database"),
-            (ResponseTemplate::new(500), 400, "right", Severity::Warning, "journalctl"),
+        let early = (Timestamp::now() - SignedDuration::from_mins(11)).to_zoned(TimeZone::UTC);
+        let early = ok().insert_header("date", rfc2822::to_string(&early).unwrap().as_str());
+        for (health, ingest, fleet, token, severity, remedy) in [
+            (ok(), 400, 400, "wrong", Severity::Error, "push.token"),
+            (ok(), 404, 404, "right", Severity::Error, "push.warden_url"),
+            (ok(), 400, 404, "right", Severity::Warning, "Evenkeel's warden"),
+            (ok(), 400, 401, "right", Severity::Error, "Authorization"),
+            (early, 400, 400, "right", Severity::Warning, "set the clock"),
+            (away, 400, 400, "right", Severity::Warning, "database"),
+            (ok(), 503, 400, "right", Severity::Warning, "database"),
+            (ResponseTemplate::new(500), 400, 400, "right", Severity::Warning, "journalctl"),
         ] {
-            let found = findings(&warden(health, ingest).await, token).await;
+            let found = findings(&warden(health, ingest, fleet).await, token).await;
             assert_eq!(found.len(), 1, "{found:#?}");
             assert_eq!(found[0].severity, severity);
             assert!(found[0].remedy.contains(remedy), "{found:#?}");

@@ -17,6 +17,7 @@ use crate::service::scope::Scope;
 use super::plan::{Cause, ImageChange, Plan};
 use super::probation::{self, Context, Expected, Failure, Outcome};
 use super::step::Phase;
+use super::tag::{LineChange, LineState, TagChange};
 
 /// A deployment under way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct Deployment {
     /// What compose does next with containers that need no change, and with other services.
     #[serde(alias = "recreate")]
     pub up_mode: UpMode,
+    /// Whether the line with the tag was written.
+    #[serde(default)]
+    pub line: LineState,
     /// Where it stands.
     pub phase: Phase,
     /// When this phase began.
@@ -67,6 +71,7 @@ impl Deployment {
             labels: BTreeMap::new(),
             sibling_tags: plan.sibling_tags(containers),
             displaced: None,
+            line: LineState::default(),
             up_mode,
             phase: if plan.cause.is_about_images() { Phase::PinImages } else { Phase::Start },
             since: now,
@@ -107,8 +112,12 @@ impl Deployment {
             }
             let displaced = self.displaced.clone().unwrap_or_default();
             let (up_mode, scope) = (self.up_mode.clone(), self.scope());
-            Step::Start { tags, displaced, project: project.clone(), down, up_mode, scope }
+            let project = self.with_tag(project);
+            Step::Start { tags, displaced, project, down, up_mode, scope }
         };
+        if let Some((tag, line)) = self.line_to_put_back() {
+            return Some(self.write_tag(project, tag, line, true));
+        }
         Some(match &self.phase {
             Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
             Phase::Pull => {
@@ -118,6 +127,10 @@ impl Deployment {
                     images: plan.image_changes.iter().map(source).collect(),
                     old: plan.image_changes.iter().filter_map(old).collect(),
                 }
+            }
+            Phase::WriteTag => {
+                let tag = plan.tag.as_ref()?;
+                self.write_tag(project, tag, tag.line.as_ref()?, false)
             }
             Phase::Start => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),
@@ -130,6 +143,48 @@ impl Deployment {
             },
             Phase::Probation { .. } | Phase::VerifyRollback { .. } => return None,
         })
+    }
+
+    /// The tag that changes. It does not where the new images turn out to be the same as the old.
+    pub(super) fn tag(&self) -> Option<&TagChange> {
+        self.plan.tag.as_ref().filter(|_| self.changes().next().is_some())
+    }
+
+    /// The line that is to be put back before anything else is done.
+    fn line_to_put_back(&self) -> Option<(&TagChange, &LineChange)> {
+        let goes_back = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
+        let tag = self.plan.tag.as_ref().filter(|_| goes_back && self.line == LineState::Written)?;
+        Some((tag, tag.line.as_ref()?))
+    }
+
+    /// Whether the step under way puts the line back.
+    pub(super) fn puts_line_back(&self) -> bool {
+        self.line_to_put_back().is_some()
+    }
+
+    fn write_tag(&self, project: &Project, tag: &TagChange, line: &LineChange, back: bool) -> Step {
+        let users = self.plan.changed_containers().filter(|(_, m)| m.from.is_some());
+        let mut images: Vec<Reference> = users.map(|(_, m)| m.reference.clone()).collect();
+        images.dedup();
+        Step::WriteTag {
+            project: self.with_tag(project),
+            variable: tag.variable.clone(),
+            tag: if back { tag.old.clone() } else { tag.new.clone() },
+            line: line.clone(),
+            back,
+            images,
+        }
+    }
+
+    /// The project with the tag that compose is to bring up, whatever the file says by now.
+    fn with_tag(&self, project: &Project) -> Project {
+        let mut project = project.clone();
+        if let Some(tag) = self.tag() {
+            let is_new = matches!(self.phase, Phase::WriteTag | Phase::Start);
+            let wanted = if is_new { &tag.new } else { &tag.old };
+            project.set.insert(tag.variable.clone(), wanted.clone());
+        }
+        project
     }
 
     /// Where the tags point with the new images.
@@ -247,7 +302,7 @@ impl Deployment {
 /// Reads a deployment from the journal. Versions before this one noted the ID of a new image in its change.
 pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     journal: D,
-) -> Result<Option<Deployment>, D::Error> {
+) -> Result<Option<Box<Deployment>>, D::Error> {
     let Some(mut row) = Option::<Map<String, Value>>::deserialize(journal)? else { return Ok(None) };
     let changes = row.get("image_changes").or_else(|| row.get("moves")).and_then(Value::as_array);
     let id = |change: &Value| {

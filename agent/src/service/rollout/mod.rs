@@ -7,6 +7,8 @@
 //!      └──────────┴───────────────────────────────────────────────────────────► unpin   errored, nothing changed
 //! ```
 //!
+//! Where a newer tag is deployed, `write_tag` comes before `start`, and `rollback` and `restore_tags` put its line back first.
+//!
 //! Each step can be taken again, so a restart of the agent takes the step that the journal names.
 //!
 //! | file | what it holds |
@@ -15,6 +17,7 @@
 //! | `deployment.rs` | a plan that is being carried out, and what was learned on the way |
 //! | `step.rs` | what each step does, and what its end leads to |
 //! | `probation.rs` | whether new containers are proven |
+//! | `tag.rs` | the line of the env file that holds the tag |
 //! | `rollback.rs` | going back to the images that ran before |
 
 pub mod deployment;
@@ -22,6 +25,7 @@ pub mod plan;
 pub mod probation;
 mod rollback;
 pub mod step;
+pub mod tag;
 
 use std::time::Duration;
 
@@ -68,7 +72,10 @@ impl Service {
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let cause = deployment.plan().cause.clone();
-        let next = if matches!(deployment.phase, Phase::Start) { Phase::RestoreTags } else { Phase::Unpin };
+        let next = match deployment.phase {
+            Phase::Start | Phase::WriteTag => Phase::RestoreTags,
+            _ => Phase::Unpin,
+        };
         deployment.enter(next, now);
         self.end(DeployOutcome::Failed, false, now);
         match cause {
@@ -76,7 +83,8 @@ impl Service {
             // The healer's business, which tries again as after a restart.
             Cause::RecreateContainer { container } => {
                 let restart = self.durable.restart_states.entry(container.clone()).or_default();
-                let failed = restart_state::restart_failed(restart, &self.config, &container, &text, now);
+                let failed =
+                    restart_state::restart_failed(restart, &self.config, &container, (&text, true), now);
                 self.emit(failed, now);
             }
             _ => self.raise_fault(Some(Fault { text, from_check: false }), output, now),
@@ -93,8 +101,10 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
         self.durable.blocked.extend(blocked);
+        let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
         let new_ids = deployment.new_ids.clone();
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
+        self.note_failed_tags(&changes);
         for (image, id) in new_ids {
             if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
                 self.note_deployed(&image, &id, false);
@@ -131,7 +141,7 @@ impl Service {
                 self.durable.proven.insert(image.clone(), OldImage { id, source });
             }
             self.durable.not_found.remove(&image);
-            self.durable.blocked.remove(&image);
+            self.lift_block(&image, change.reference.tag.as_deref());
             self.durable.unproven.remove(&image);
             self.durable.published.insert(image, change.digest.clone());
             if change.old_digest.as_ref() == Some(&change.digest) {
@@ -148,7 +158,10 @@ impl Service {
             );
         }
         match deployment.plan().cause {
-            Cause::Redeploy => self.emit(Event::Redeployed, now),
+            Cause::Redeploy => {
+                let kept = deployment.plan().kept.clone();
+                self.emit(Event::Redeployed { kept }, now);
+            }
             Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
             _ => {}
         }
@@ -163,9 +176,8 @@ impl Service {
 
     /// Names of the containers on the old image that compose has not brought along.
     fn left_behind_by(&self, change: &ImageChange) -> Vec<String> {
-        let is_left =
-            |c: &&Container| self.durable.left_behind.contains(&c.id) && c.is_made_from(&change.reference);
-        self.containers.iter().flatten().filter(is_left).map(|c| c.name.clone()).collect()
+        let is_left = |c: &&Container| self.durable.left_behind.contains(&c.id) && change.is_of_container(c);
+        self.containers().iter().filter(is_left).map(|c| c.name.clone()).collect()
     }
 
     /// Somebody stopped, removed or replaced containers on probation. The image may be good or bad: it is proven when it

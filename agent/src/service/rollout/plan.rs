@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use evenkeel_common::wire::KeptImage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +11,12 @@ use crate::model::{Container, Project, State, UpMode};
 use crate::service::Service;
 use crate::service::action::OldImage;
 use crate::service::compare::{self, Comparison};
-use crate::service::input::{ImageView, Observation};
+use crate::service::input::{ImageView, Observation, TagInForce};
 use crate::service::scope::Scope;
 
 use super::deployment::Deployment;
 use super::probation::{Baseline, Expected};
+use super::tag::{LineChange, TagChange};
 
 /// Why a deployment was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +61,11 @@ pub struct ImageChange {
     /// As configured.
     #[serde(alias = "text")]
     pub configured: String,
-    /// Normal form.
+    /// What is deployed, in normal form.
     pub reference: Reference,
+    /// What the containers before were made from, where that has another tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Reference>,
     /// Digest that ran before, where it is known.
     pub old_digest: Option<Digest>,
     /// Image that ran before (or that the tag named, when nothing ran): what a rollback leads to.
@@ -70,6 +75,21 @@ pub struct ImageChange {
 }
 
 impl ImageChange {
+    /// Whether it is about what is made from this reference, before or after.
+    pub(in crate::service) fn is_of(&self, reference: &Reference) -> bool {
+        self.reference == *reference || self.from.as_ref() == Some(reference)
+    }
+
+    /// Whether it is about this container.
+    pub(in crate::service) fn is_of_container(&self, container: &Container) -> bool {
+        Reference::parse(&container.config_image).is_ok_and(|reference| self.is_of(&reference))
+    }
+
+    /// What the tag named before that what ran was made from.
+    fn old_reference(&self) -> &Reference {
+        self.from.as_ref().unwrap_or(&self.reference)
+    }
+
     pub(in crate::service) fn source(&self, digest: &Digest) -> Reference {
         Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
     }
@@ -112,6 +132,12 @@ pub struct Plan {
     pub kept_tags: Vec<(Reference, OldImage)>,
     /// The containers before.
     pub before: Vec<Baseline>,
+    /// The tag that changes with it, where one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<TagChange>,
+    /// Images that keep what they run although a person asked for all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptImage>,
 }
 
 impl Plan {
@@ -134,7 +160,7 @@ impl Plan {
     pub(super) fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
-            Some((was, self.image_changes.iter().find(|m| m.reference == reference)?))
+            Some((was, self.image_changes.iter().find(|m| m.is_of(&reference))?))
         })
     }
 
@@ -151,7 +177,7 @@ impl Plan {
     /// The tags of other services that run, and the images that they run on.
     pub(super) fn sibling_tags(&self, containers: &[Container]) -> Vec<(Reference, ImageId)> {
         let is_own = |reference: &Reference| {
-            self.image_changes.iter().any(|m| m.reference == *reference)
+            self.image_changes.iter().any(|m| m.is_of(reference))
                 || self.kept_tags.iter().any(|(pin, _)| pin == reference)
         };
         sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect()
@@ -170,8 +196,13 @@ impl Plan {
             self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
         };
         let kept_tags = self.kept_tags.iter().filter(leaves).map(|(pin, _)| pin);
-        let images: Vec<Reference> =
-            self.image_changes.iter().map(|m| &m.reference).chain(kept_tags).cloned().collect();
+        let images: Vec<Reference> = self
+            .image_changes
+            .iter()
+            .flat_map(|m| m.from.iter().chain([&m.reference]))
+            .chain(kept_tags)
+            .cloned()
+            .collect();
         (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
     }
 
@@ -195,7 +226,12 @@ impl Plan {
 
     /// Where the tags pointed before.
     pub(super) fn old_tags(&self) -> Vec<(Reference, OldImage)> {
-        let moved = self.image_changes.iter().filter_map(|m| Some((m.reference.clone(), m.old.clone()?)));
+        // Compose is given one tag for all images of the variable, though they may have had several.
+        let with_tag = |m: &ImageChange| match (&self.tag, &m.from) {
+            (Some(tag), Some(from)) => Reference { tag: Some(tag.old.clone()), ..from.clone() },
+            _ => m.old_reference().clone(),
+        };
+        let moved = self.image_changes.iter().filter_map(|m| Some((with_tag(m), m.old.clone()?)));
         moved.chain(self.kept_tags.iter().cloned()).collect()
     }
 }
@@ -203,6 +239,9 @@ impl Plan {
 impl Service {
     /// Plans a deployment from what was seen. Whether there is one to do.
     pub(in crate::service) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
+        if self.config.swarm_service.is_some() {
+            return self.begin_in_swarm(cause, now);
+        }
         let Some(observation) = &self.seen else { return false };
         let (mut image_changes, mut kept_tags) = (Vec::new(), Vec::new());
         for view in &observation.images {
@@ -217,7 +256,7 @@ impl Service {
                 .containers
                 .iter()
                 .find(|c| c.state == State::Running && c.is_made_from(reference));
-            let own = image_changes.iter().any(|change| change.reference == *reference);
+            let own = image_changes.iter().any(|change: &ImageChange| change.is_of(reference));
             if let (Some(container), false) = (running, own) {
                 tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
                 kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
@@ -231,15 +270,18 @@ impl Service {
             Cause::Start | Cause::ForceUp { .. } if !observation.left_out.is_empty() => UpMode::StartOnly,
             _ => UpMode::Changed,
         };
+        let tag = self.plan_tag(observation, &image_changes);
         self.durable.rollback_failed = false;
         self.trigger_passes &= cause != Cause::Update;
         let plan = Plan {
+            kept: self.kept_by(&cause),
             cause,
             project: self.config.project(),
             grace: self.config.health_grace,
             image_changes,
             kept_tags,
             before: Baseline::all(&observation.containers),
+            tag,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
@@ -250,12 +292,13 @@ impl Service {
             self.durable.files_pending =
                 deployment.plan().cause == Cause::ComposeChanged || self.durable.files_pending;
         }
-        self.durable.deployment = Some(deployment);
+        self.durable.deployment = Some(Box::new(deployment));
+        self.permits.decided.clear();
         true
     }
 
     /// What becomes of an image.
-    fn plan_image(
+    pub(in crate::service) fn plan_image(
         &self,
         view: &ImageView,
         observation: &Observation,
@@ -274,8 +317,17 @@ impl Service {
             Comparison::Stale { .. } if self.is_held(view, observation, cause, now) => Comparison::Blocked,
             comparison => comparison,
         };
+        let mut reference = view.reference.clone();
         let digest = match comparison {
-            Comparison::Stale { remote } => remote,
+            Comparison::Stale { remote } => {
+                reference = view.target().clone();
+                remote
+            }
+            // The same content under the newer tag, which other images get.
+            Comparison::UpToDate if view.newer.is_some() && self.moves_tag(observation, cause, now) => {
+                reference = view.target().clone();
+                view.remote.clone()?
+            }
             Comparison::UpToDate | Comparison::NotFound { .. }
                 if *cause == Cause::Redeploy && !observation.unsigned.contains_key(&view.configured) =>
             {
@@ -284,7 +336,7 @@ impl Service {
             Comparison::Blocked | Comparison::Unsigned => {
                 // What runs stays. When nothing runs, the tag may name the image itself.
                 let kept = if view.running.is_empty() { proven.cloned() } else { old_image };
-                return Some(Planned::Keep(view.reference.clone(), kept?));
+                return Some(Planned::Keep(view.from.clone(), kept?));
             }
             _ => return None,
         };
@@ -298,7 +350,8 @@ impl Service {
         };
         Some(Planned::Change(ImageChange {
             configured: view.configured.clone(),
-            reference: view.reference.clone(),
+            from: Some(view.from.clone()).filter(|from| *from != reference),
+            reference,
             old_digest,
             old: old_image,
             digest,
@@ -306,8 +359,36 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Whether another image of the variable gets its newer tag, so that this one has to.
+    fn moves_tag(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
+        cause.is_about_images()
+            && observation.images.iter().filter(|view| view.newer.is_some()).any(|view| {
+                matches!(self.compared(view, observation), Comparison::Stale { .. })
+                    && !self.is_held(view, observation, cause, now)
+            })
+    }
+
+    /// The tag that these changes bring, where they bring another one.
+    fn plan_tag(&self, observation: &Observation, changes: &[ImageChange]) -> Option<TagChange> {
+        let (variable, in_force) = (self.config.tag_variable()?, observation.tag.as_ref()?);
+        let change = changes
+            .iter()
+            .find(|change| change.from.is_some() && self.config.is_of_variable(&change.configured))?;
+        let (old, new) = (change.from.as_ref()?.tag.clone()?, change.reference.tag.clone()?);
+        let TagInForce { setting, file_hash } = in_force;
+        let line = (setting.tag != new).then(|| LineChange {
+            path: variable.file.to_owned(),
+            old: setting.line.clone(),
+            new: setting.line_with(&new),
+            file_hash: file_hash.clone(),
+        });
+        Some(TagChange { variable: variable.name.to_owned(), old, new, line })
+    }
+}
+
 /// What a deployment does with an image.
-enum Planned {
+pub(in crate::service) enum Planned {
     /// It brings another digest.
     Change(ImageChange),
     /// The tag must keep naming this image.

@@ -251,7 +251,7 @@ impl Context<'_> {
     /// images of others.
     pub(in crate::service) fn role(&self, container: &Container) -> Option<Role> {
         let reference = Reference::parse(&container.config_image).ok();
-        let of = self.plan.image_changes.iter().find(|m| Some(&m.reference) == reference.as_ref());
+        let of = self.plan.image_changes.iter().find(|m| reference.as_ref().is_some_and(|r| m.is_of(r)));
         let role =
             if of.is_some() || self.plan.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
         match self.plan.before.iter().find(|was| was.id == container.id) {

@@ -42,10 +42,10 @@ impl Service {
 
     /// Somebody interfered with a rollback. Another image may also be what a tag named for a moment.
     fn rollback_interfered(&mut self, failed: Failed, how: &Interference, now: Timestamp) {
+        let containers = self.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         let stopped = deployment.plan().expected_old().iter().all(|expected| {
-            let of_service =
-                || self.containers.iter().flatten().filter(|c| c.compose_service == expected.compose_service);
+            let of_service = || containers.iter().filter(|c| c.compose_service == expected.compose_service);
             of_service().next().is_none() || of_service().any(|c| c.image == expected.image)
         });
         let attempt = deployment.attempt + 1;
@@ -63,7 +63,7 @@ impl Service {
     /// Whether what fails after a rollback says nothing against the old images: it is on none of them, or was failing
     /// before.
     fn is_no_worse(&self, failure: &Failure) -> bool {
-        let services = self.containers.iter().flatten().filter(|c| c.id == failure.container_id);
+        let services = self.containers().iter().filter(|c| c.id == failure.container_id);
         let was_failing = |service: &str| {
             let before = self.durable.deployment.iter().flat_map(|d| &d.plan().before);
             before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
@@ -102,7 +102,7 @@ impl Service {
         self.end(DeployOutcome::Failed, false, now);
         self.durable.rollback_failed = true;
         self.set_fault(self.remaining_fault(true), now);
-        let containers = self.containers.iter().flatten().map(ContainerSummary::of).collect();
+        let containers = self.containers().iter().map(ContainerSummary::of).collect();
         self.emit(Event::RollbackFailed { failed, why, containers }, now);
     }
 }
@@ -111,8 +111,9 @@ impl Service {
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let Failed { failure, output } = failed;
     let blamed = Reference::parse(&failure.image).ok();
-    let of_blamed = deployment.changes().find(|m| Some(&m.reference) == blamed.as_ref());
+    let of_blamed = deployment.changes().find(|m| blamed.as_ref().is_some_and(|blamed| m.is_of(blamed)));
     let of = of_blamed.or_else(|| deployment.changes().next());
     let digests = of.map(|change| (change.old_digest.clone(), change.digest.clone()));
-    FailedDeployment { images: wording::names(deployment.changes()), digests, failure, output }
+    let image = of.map(|change| change.reference.clone());
+    FailedDeployment { images: wording::names(deployment.changes()), image, digests, failure, output }
 }

@@ -15,6 +15,7 @@ use crate::service::{ENGINE_RETRY, Service, wording};
 use super::deployment::Deployment;
 use super::plan::{Cause, ImageChange};
 use super::probation::{Failure, Probation};
+use super::tag::LineState;
 
 /// Why new images are not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,8 @@ pub enum Phase {
     PinImages,
     /// New images are being fetched.
     Pull,
+    /// The newer tag is being written into the env file.
+    WriteTag,
     /// The project is being brought to the new images.
     Start,
     /// The new containers must prove themselves.
@@ -72,6 +75,7 @@ impl Phase {
         match self {
             Phase::PinImages => "pin_images",
             Phase::Pull => "pull",
+            Phase::WriteTag => "write_tag",
             Phase::Start => "start",
             Phase::Probation { .. } => "probation",
             Phase::RestoreTags => "restore_tags",
@@ -111,6 +115,9 @@ impl Service {
             self.retry_at = Some(now + ENGINE_RETRY);
             return;
         }
+        if deployment.puts_line_back() {
+            return self.line_put_back(result, now);
+        }
         match phase {
             Phase::PinImages => match result {
                 StepResult::ImagesPinned { missing } => self.images_pinned(&missing, now),
@@ -119,6 +126,21 @@ impl Service {
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
                 other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::WriteTag => match result {
+                StepResult::TagWritten => {
+                    deployment.line = LineState::Written;
+                    deployment.enter(Phase::Start, now);
+                }
+                StepResult::TagTaken => {
+                    let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
+                    self.abandon(text, String::new(), now);
+                }
+                other => {
+                    // It may have been written all the same.
+                    deployment.line = LineState::Written;
+                    self.abandon(other.failure(), String::new(), now);
+                }
             },
             Phase::Start => match result {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
@@ -129,7 +151,7 @@ impl Service {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
                 StepResult::Started { up, named, containers } => {
                     deployment.note_recreated(&named, &containers);
-                    self.containers = Some(containers);
+                    self.containers = Some(containers.into());
                     self.old_started(failed, up, now);
                 }
                 other => self.rollback_step_failed(failed, other.failure(), now),
@@ -164,8 +186,23 @@ impl Service {
         if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {
             self.passed(now);
         } else {
-            deployment.enter(Phase::Start, now);
+            let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
+            deployment.enter(if writes { Phase::WriteTag } else { Phase::Start }, now);
         }
+    }
+
+    /// The line with the tag was put back, or could not be. What runs does not depend on it, so that the deployment goes
+    /// on all the same.
+    fn line_put_back(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.line = LineState::Settled;
+        let Some(tag) = deployment.plan().tag.clone() else { return };
+        let why = match result {
+            StepResult::TagWritten => return,
+            StepResult::TagTaken => None,
+            other => Some(other.failure()),
+        };
+        self.emit(Event::TagLineLeft { tag, why }, now);
     }
 
     /// Compose ended, which was to bring up what is new.
@@ -177,7 +214,7 @@ impl Service {
         now: Timestamp,
     ) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        self.containers = Some(containers.to_vec());
+        self.containers = Some(containers.into());
         if !deployment.plan().cause.is_about_images() {
             return self.compose_run_ended(up, containers, now);
         }

@@ -22,6 +22,9 @@ fn each_way_a_container_looks_is_one_condition() {
     let nobody = Stops { asked: &none, by_engine: &none };
     let unhealthy = Failing(Symptom::Unhealthy { output: String::new() });
     let not_started = Container { error: "no such file".into(), ..in_state(State::Created) };
+    let at_the_end = StopTimes::from([("id-a".to_owned(), at("00:59"))]);
+    // The clock was set back in the middle of the run.
+    let set_back = |code| Container { started_at: Some(at("05:00")), ..ended(code) };
     let oom = Container { oom_killed: true, ..ended(137) };
     let inactive = Condition::Inactive;
     let table = [
@@ -43,6 +46,12 @@ fn each_way_a_container_looks_is_one_condition() {
         (ended(0), Stops { asked: &none, by_engine: &told }, Failing(Symptom::EngineStopped)),
         // That stop was of the run before.
         (ended(143), Stops { asked: &before, by_engine: &none }, Failing(Symptom::Exited { exit_code: 143 })),
+        (set_back(143), Stops { asked: &at_the_end, by_engine: &none }, inactive(Inactive::Stopped)),
+        (
+            set_back(143),
+            Stops { asked: &before, by_engine: &none },
+            Failing(Symptom::Exited { exit_code: 143 }),
+        ),
     ];
     for (container, stops, expected) in table {
         assert_eq!(assess(&container, stops, false, at("02:00")), expected, "{container:?}");

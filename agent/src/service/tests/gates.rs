@@ -2,10 +2,13 @@
 
 use jiff::tz::TimeZone;
 
+use super::fleet::{failed, freeze_from};
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::window::Window;
 use crate::ports::GateAnswer;
+use crate::service::fleet::{FleetView, Link};
+use crate::service::input::Unsigned;
 
 const MIN_AGE: i64 = 3600;
 
@@ -333,11 +336,10 @@ fn of_two_images_the_one_that_is_held_keeps_what_it_runs() {
         let mut seen = observed(remote_web, &[local("sha256:one", &['1'])], &[&web, &api]);
         let running = vec![local("sha256:api", &['5'])];
         seen.images.push(ImageView {
-            configured: other.into(),
-            reference: reference.clone(),
             remote: Some(digest(remote_api)),
             tagged: running.first().cloned(),
             running,
+            ..ImageView::new(other.into(), reference.clone())
         });
         seen
     };
@@ -353,56 +355,96 @@ fn of_two_images_the_one_that_is_held_keeps_what_it_runs() {
 }
 
 /// A gate, and what makes it hold.
-type Hold = (&'static str, fn(&mut UpdateConfig));
+type Hold = (&'static str, fn(&mut UpdateConfig, &mut FleetView, &mut Observation));
 
 /// In the order of the table.
-const HOLDS: [Hold; 4] = [
-    ("command", |update| update.gate = asked().gate),
-    ("approval", |update| update.approve = true),
-    ("min_age", |update| update.min_age = old_enough().min_age),
-    ("window", |update| update.window = Window::parse(["12:00-13:00"], TimeZone::UTC).ok()),
+const HOLDS: [Hold; 8] = [
+    ("freeze", |_, fleet, _| fleet.freezes.push(freeze_from("2026-01-01T00:00:00Z".parse().unwrap(), 600))),
+    ("immunity", |_, fleet, _| fleet.failed.push(failed())),
+    ("ring", |_, fleet, _| fleet.ring = 1),
+    ("signature", |update, _, seen| {
+        update.signed_by = vec!["/key".into()];
+        seen.unsigned.insert(IMAGE.into(), Unsigned::Missing);
+    }),
+    ("command", |update, _, _| update.gate = asked().gate),
+    ("approval", |update, _, _| update.approve = true),
+    ("min_age", |update, _, _| update.min_age = old_enough().min_age),
+    ("window", |update, _, _| update.window = Window::parse(["12:00-13:00"], TimeZone::UTC).ok()),
 ];
+
+/// What a person's trigger passes.
+const PASSED: [&str; 3] = ["approval", "min_age", "window"];
 
 #[test]
 fn of_every_two_gates_that_hold_the_first_of_the_table_is_shown_and_both_must_let_go() {
-    let words: Vec<&str> = HOLDS.iter().map(|(word, _)| *word).collect();
     for (first, (word, hold)) in HOLDS.iter().enumerate() {
         for (other, also) in &HOLDS[first..] {
-            let mut update = UpdateConfig::default();
-            hold(&mut update);
-            also(&mut update);
+            let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+            let link = Link::Away { since: start };
+            let mut fleet = FleetView { link, patience: Duration::from_hours(1), ..FleetView::default() };
+            let (mut update, mut seen) = (UpdateConfig::default(), found('2'));
+            for hold in [hold, also] {
+                hold(&mut update, &mut fleet, &mut seen);
+            }
             let config = with(update);
             let mut story = Story::of(config.clone());
-            story.at(0).poll(found('2'));
+            story.service.set_fleet(Arc::new(fleet));
+            story.at(0).poll(seen.clone());
+            // What is not signed does not count as found: nothing else is asked about it.
+            let is_unsigned = [word, other].contains(&&"signature");
             let asks = *word == "command";
-            assert_eq!(story.asks_command(), asks);
+            assert_eq!(story.asks_command(), asks, "{word} with {other}");
             if asks {
                 story.answers(GateAnswer::Wait { reason: String::new() });
             }
             assert!(!story.updates(), "{word} with {other}");
-            assert_eq!(story.held_by().as_deref(), Some(*word), "{word} with {other}");
+            let shown = if is_unsigned { "signature" } else { word };
+            assert_eq!(story.held_by().as_deref(), Some(shown), "{word} with {other}");
             let context =
                 StatusContext { now: story.now, next_poll: None, engine_error: None, state_error: None };
             let snapshot = story.service.snapshot(PullProgress::default());
             let report = crate::service::gates::why(&snapshot, &config, &context);
             let holding: Vec<&str> =
                 report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
-            let expected: Vec<&str> = words
-                .iter()
-                .copied()
-                .filter(|gate| gate == word || gate == other)
-                .chain(["schedule"])
-                .collect();
-            assert_eq!(holding, expected);
-            assert!(report.gates.iter().any(|gate| gate.gate == *word && gate.why == report.answer));
+            let both = HOLDS.iter().map(|(gate, _)| *gate).filter(|gate| gate == word || gate == other);
+            let both = both.filter(|gate| !is_unsigned || *gate == "signature");
+            assert_eq!(holding, both.chain(["schedule"]).collect::<Vec<_>>());
+            assert!(report.gates.iter().any(|gate| gate.gate == shown && gate.why == report.answer));
 
             // A person's trigger passes exactly what the table says.
-            story.at(10).trigger(found('2'));
+            story.at(10).trigger(seen);
             if asks {
                 assert!(story.asks_command());
                 story.answers(GateAnswer::Wait { reason: String::new() });
             }
-            assert_eq!(story.updates(), !asks, "{word} with {other}");
+            let passes = PASSED.contains(word) && PASSED.contains(other);
+            assert_eq!(story.updates(), passes, "{word} with {other}");
         }
     }
+}
+
+#[test]
+fn a_rollback_that_is_tried_again_brings_no_image_that_is_held() {
+    let other = "localhost:5000/api:1";
+    let reference = Reference::parse(other).unwrap();
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: other.into(), reference: reference.clone() });
+    let mut story = Story::of(ServiceConfig { images, ..with(asked()) });
+    let old = super::super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
+    let durable = &mut story.service.durable;
+    durable.rollback_failed = true;
+    durable.blocked.insert(IMAGE.into(), digest('2'));
+    durable.unproven.insert(IMAGE.into(), ImageId("sha256:two".into()));
+    durable.proven.insert(IMAGE.into(), old);
+    let mut seen = observed('2', &[local("sha256:two", &['2'])], &[&running("web")]);
+    let mut view = ImageView::new(other.into(), reference);
+    view.remote = Some(digest('4'));
+    view.running = vec![local("sha256:three", &['3'])];
+    view.tagged = Some(local("sha256:three", &['3']));
+    seen.images.push(view);
+    story.trigger(seen);
+    assert!(story.updates(), "what ran before is brought back");
+    story.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+    let Some(Action::Step(Step::Pull { images, .. })) = story.act() else { panic!("no pull") };
+    assert_eq!(images, []);
 }

@@ -131,6 +131,7 @@ fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
                     ("diagnose", StepResult::Diagnosed { log: "last words".into() })
                 }
                 Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
+                Step::WriteTag { .. } => unreachable!("no tag changes"),
                 Step::ReadTags { .. } => unreachable!("answered by the story"),
             };
             steps.push(name);

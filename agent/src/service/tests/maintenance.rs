@@ -42,7 +42,10 @@ fn version(n: u32) -> ImageId {
 }
 
 fn newest(tag: Option<&str>) -> MaintenanceResult {
-    MaintenanceResult::NewerTags(BTreeMap::from([(IMAGE.to_owned(), tag.map(str::to_owned))]))
+    MaintenanceResult::NewerTags(BTreeMap::from([(
+        IMAGE.to_owned(),
+        tag.map(str::to_owned).into_iter().collect(),
+    )]))
 }
 
 fn found(risks: Vec<RollbackRisk>) -> MaintenanceResult {
@@ -55,8 +58,8 @@ fn newer_tags_are_looked_for_once_an_hour_and_each_is_told_once() {
     let update = UpdateConfig { tags: Some(pattern.clone()), ..UpdateConfig::default() };
     let mut story = Story::on_five(ServiceConfig { update: Some(Arc::new(update)), ..config() });
     let repository = Reference::parse(IMAGE).unwrap().repository;
-    let images = vec![TagInUse { configured: IMAGE.into(), repository, tag: "1".into() }];
-    assert_eq!(story.task(), Some(MaintenanceTask::FindNewerTags { pattern, images }));
+    let images = vec![TagInUse { configured: IMAGE.into(), repository, tag: "1".into(), is_shared: false }];
+    assert_eq!(story.task(), Some(MaintenanceTask::FindNewerTags { pattern, images, anew: false }));
     assert_eq!(story.at(1).task(), None, "one task at a time");
     assert_eq!(story.maintained(newest(Some("2"))), [Kind::UPDATE_AVAILABLE]);
     let newer = |story: &Story| story.record().images.unwrap()[0].newer.clone();
@@ -72,6 +75,42 @@ fn newer_tags_are_looked_for_once_an_hour_and_each_is_told_once() {
     assert_eq!(newer(&story).as_deref(), Some("3"));
     assert_eq!(story.maintained(newest(None)), []);
     assert_eq!(newer(&story), None);
+}
+
+#[test]
+fn a_push_has_newer_tags_looked_for_at_once_but_not_as_often_as_it_is_told() {
+    let pattern = Some(TagPattern::parse("^1").unwrap());
+    let update = Some(Arc::new(UpdateConfig { tags: pattern, ..UpdateConfig::default() }));
+    let mut story = Story::on_five(ServiceConfig { update, ..config() });
+    let looks = |story: &mut Story| match story.task() {
+        Some(MaintenanceTask::FindNewerTags { anew, .. }) => {
+            story.maintained(newest(None));
+            Some(anew)
+        }
+        Some(MaintenanceTask::CheckWayBack { .. }) => {
+            story.maintained(MaintenanceResult::WayBackChecked(None));
+            None
+        }
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(looks(&mut story), Some(false));
+    let now = story.at(60).now;
+    story.service.tag_was_pushed(now);
+    assert_eq!(looks(&mut story), Some(true), "what was read before does not count");
+    for second in 61..65 {
+        let now = story.at(second).now;
+        story.service.tag_was_pushed(now);
+        assert_eq!(looks(&mut story), None);
+    }
+    assert_eq!(story.service.maintenance_at(story.now), story.seconds(65), "it wakes for it");
+    assert_eq!(looks(story.at(65)), Some(true));
+    assert_eq!(looks(story.at(3600)), None);
+    assert_eq!(looks(story.at(3665)), Some(false), "the hourly look goes on");
+    // Where no newer tags are looked for, a push is nothing.
+    let mut other = Story::on_five(config());
+    other.service.tag_was_pushed(other.now);
+    assert_eq!(other.task(), None);
 }
 
 #[test]
@@ -121,7 +160,7 @@ fn the_way_back_is_checked_daily_and_every_change_is_told_once() {
     let Some(MaintenanceTask::CheckWayBack { project, images }) = story.at(3600).task() else {
         panic!("it is checked within an hour");
     };
-    assert_eq!(project.name, "web");
+    assert_eq!(project.unwrap().name, "web");
     let source = Reference::parse(&format!("localhost:5000/web@{}", digest('5'))).unwrap();
     let expected =
         RunningImage { configured: IMAGE.into(), id: version(5), source: Some(source), size: images[0].size };

@@ -169,7 +169,10 @@ fn what_an_unnamed_file_sets_is_never_lost_on_the_side() {
     assert!(story.said[0].message.contains("/srv/shop/more.yml"), "{:?}", story.said);
     assert_eq!((story.kinds(), story.status()), (vec![Kind::ERROR], StatusValue::Errored));
 
-    assert_eq!(story.service.ask(ServiceRequest::Redeploy, story.now).0, ServiceReply::Accepted);
+    assert_eq!(
+        story.service.ask(ServiceRequest::Redeploy, story.now).0,
+        ServiceReply::Redeploying(Vec::new())
+    );
     story.check(left_out(observed('2', &old, &[&running("a")])));
     assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))), "a person asked for it");
 

@@ -1,6 +1,6 @@
 //! What is shown and told follows what is: images that run, registries that are silent, people who act.
 
-use super::super::input::Unanswered;
+use super::super::input::{CheckFault, Unanswered};
 use super::super::outcome::DeployOutcome;
 use super::*;
 
@@ -9,11 +9,8 @@ const DEAD: &str = "registry.example.com/db:1";
 /// The same where a second image belongs to a registry that gives no digest.
 fn beside_a_silent_registry(mut seen: Observation, why: &Unanswered, tagged: &str) -> Observation {
     seen.images.push(ImageView {
-        configured: DEAD.into(),
-        reference: Reference::parse(DEAD).unwrap(),
-        remote: None,
-        running: Vec::new(),
         tagged: Some(local(tagged, &['7'])),
+        ..ImageView::new(DEAD.into(), Reference::parse(DEAD).unwrap())
     });
     seen.unanswered.insert(DEAD.into(), why.clone());
     seen
@@ -146,7 +143,10 @@ fn the_digest_that_is_shown_is_the_one_that_runs_when_the_update_is_counted_and_
 #[test]
 fn the_digest_follows_a_redeploy_also_where_nothing_else_is_checked() {
     let mut story = Story::of(ServiceConfig { auto_update: false, ..config() });
-    assert_eq!(story.service.ask(ServiceRequest::Redeploy, story.now).0, ServiceReply::Accepted);
+    assert_eq!(
+        story.service.ask(ServiceRequest::Redeploy, story.now).0,
+        ServiceReply::Redeploying(Vec::new())
+    );
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     let new = Container { id: "id-new".into(), image: ImageId("sha256:two".into()), ..running("a") };
     for result in [
@@ -264,5 +264,23 @@ fn what_is_polled_has_a_next_check_whatever_it_is_polled_for() {
             StatusContext { now: story.now, next_poll: Some(next), engine_error: None, state_error: None };
         let record = story.service.snapshot(PullProgress::default()).record(&around);
         assert_eq!(record.next_check.is_some(), polled, "{record:?}");
+    }
+}
+
+#[test]
+fn a_redeploy_that_fails_leaves_no_fault_where_no_check_would_find_it_over() {
+    let mut story = Story::of(ServiceConfig { auto_update: false, ..config() });
+    let mut silent = observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
+    (silent.images[0].remote, silent.unanswered) = (None, [(IMAGE.to_owned(), failed())].into());
+    let refused = CheckFault::Failed("container engine: readlink: invalid argument".into());
+    for seen in [Ok(silent), Err(refused)] {
+        assert_eq!(
+            story.service.ask(ServiceRequest::Redeploy, story.now).0,
+            ServiceReply::Redeploying(Vec::new())
+        );
+        let generation = story.service.generation;
+        story.input(Input::Checked { generation, asked: false, result: seen });
+        assert_eq!(story.kinds(), [Kind::FORCE_REDEPLOY_FAILED], "it is told once");
+        assert_eq!((story.record().errored, story.act()), (None, None));
     }
 }

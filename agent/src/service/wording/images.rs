@@ -1,13 +1,25 @@
 //! What is said of images: signatures, labels, whether they could be brought back.
 
+use evenkeel_common::wire::Gate;
+
 use crate::model::SignatureFlaw;
 use crate::model::image::{Digest, LabelChange};
 use crate::service::input::Unsigned;
 use crate::service::maintenance::{GoneFrom, RollbackRisk};
+use crate::service::rollout::plan::ImageChange;
+use crate::service::rollout::tag::TagChange;
 
 /// What stands in the way of a rollback, in one line that stays the same as long as that does.
 pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
     let words = |risk: &RollbackRisk| match risk {
+        RollbackRisk::NotServed { image, registry } => {
+            let why = match registry {
+                GoneFrom::NeverPushed => "no registry has it".to_owned(),
+                GoneFrom::Removed => "its registry does not have it any more".to_owned(),
+                GoneFrom::Unknown(why) => format!("its registry does not answer: {why}"),
+            };
+            format!("a node that lacks the image of {image} that runs can't fetch it: {why}")
+        }
         RollbackRisk::ImageGone { image, registry } => {
             let registry = match registry {
                 GoneFrom::NeverPushed => "and no registry has it".to_owned(),
@@ -20,6 +32,31 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
         RollbackRisk::Disk { .. } => "the engine's disk has no room for one more image".to_owned(),
     };
     risks.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// Why a digest is not deployed that failed.
+pub(in crate::service) fn blocked(digest: &Digest) -> String {
+    format!("{digest} failed here and is blocked until the registry has another digest")
+}
+
+/// Why a digest is not deployed that another service of the project has blocked.
+pub(in crate::service) fn blocked_elsewhere(digest: &Digest) -> String {
+    format!("{digest} failed for another service of the project, which has blocked it")
+}
+
+/// Why an update waits for the gate of another service of the project.
+pub(in crate::service) fn held_elsewhere(service: &str, gate: &Gate) -> String {
+    format!("{service}, which has the same image, lets it wait ({}): {}", gate.gate, gate.why)
+}
+
+/// The same where that asks for a signature.
+pub(in crate::service) fn unsigned_elsewhere(service: &str, why: &str) -> String {
+    format!("{service}, which has the same image, asks for a signature: {why}")
+}
+
+/// The same where it has not seen the digest yet.
+pub(in crate::service) fn not_looked(service: &str, digest: &Digest) -> String {
+    format!("{service}, which has the same image, has not seen yet whether {} is signed", digest.short())
 }
 
 /// Why an update waits for a signature.
@@ -36,8 +73,32 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
         Unsigned::Invalid(SignatureFlaw::OtherDigest) => {
             format!("{image}: {digest} carries a signature that was made for another image")
         }
+        Unsigned::Elsewhere(text) => text.clone(),
         Unsigned::Unknown(text) => format!("{image}: whether {digest} is signed is not known: {text}"),
     }
+}
+
+/// ` from tag 1.27.3 to 1.27.4`; `None` where the tag stays.
+pub(super) fn tag_change(change: &ImageChange) -> Option<String> {
+    let (old, new) = (change.from.as_ref()?.tag.as_ref()?, change.reference.tag.as_ref()?);
+    Some(format!(" from tag {old} to {new}"))
+}
+
+fn line_of(tag: &TagChange) -> String {
+    let path = tag.line.as_ref().map(|line| format!(" in {}", line.path.display()));
+    format!("{}{}", tag.variable, path.unwrap_or_default())
+}
+
+/// Why an update is not begun.
+pub(in crate::service) fn tag_taken(tag: &TagChange) -> String {
+    let line = line_of(tag);
+    format!("{line} was changed after the check, so that the tag {} is not written", tag.new)
+}
+
+/// The line that a rollback leaves alone.
+pub(super) fn tag_line_left(tag: &TagChange) -> String {
+    let (line, old) = (line_of(tag), &tag.old);
+    format!("{line} was not put back to {old}; the images that ran with {old} are brought up all the same")
 }
 
 /// ` from 1.27.3 to 1.27.4`, as far as the images say so; where they name no version, by their revisions.

@@ -31,7 +31,7 @@ const DESTINATION: &str = "warden";
 /// One incarnation of the agent.
 pub(crate) struct Agent {
     fake: FakeWorld,
-    world: World,
+    world: Arc<World>,
     placement: Placement,
     workers: watch::Sender<Option<Workers>>,
     doors: BTreeMap<String, Handle>,
@@ -90,7 +90,7 @@ impl Agent {
         }
         let mut handles = Vec::new();
         for service in &config.services {
-            let (member, handle) = self.member(Arc::new(service.clone()), StartReason::Start).await;
+            let (member, handle) = self.member(service.clone(), StartReason::Start).await;
             members.push(member);
             handles.push(handle);
         }
@@ -129,12 +129,13 @@ impl Agent {
             Uptime::starting_now(),
         ));
         let check_now = Arc::new(Notify::new());
-        let World { engine, registry, clock, record, .. } = self.world.clone();
+        let World { engine, registry, clock, record, .. } = (*self.world).clone();
         let events = Events {
             engine: engine.clone(),
             services: services.clone(),
             health: health.subscribe(),
             check_now: check_now.clone(),
+            clock: clock.clone(),
             last_nano: 0,
         };
         self.tasks.spawn("events", events.run(self.stop.clone()));
@@ -166,7 +167,7 @@ impl Agent {
         }
         let (mut members, mut handles) = (Vec::new(), Vec::new());
         for service in &config.services {
-            let same = before.iter().find(|handle| *handle.config == *service);
+            let same = before.iter().find(|handle| handle.config == *service);
             let kept = match same {
                 Some(handle) => Some(handle.clone()),
                 None => self.reconfigure(service).await,
@@ -175,7 +176,7 @@ impl Agent {
                 handles.push(handle);
                 continue;
             }
-            let (member, handle) = self.member(Arc::new(service.clone()), StartReason::Reload).await;
+            let (member, handle) = self.member(service.clone(), StartReason::Reload).await;
             members.push(member);
             handles.push(handle);
         }

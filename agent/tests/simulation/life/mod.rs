@@ -3,10 +3,12 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `agent.rs` | one incarnation of the agent |
+//! | `gates.rs` | gates of a service |
 //! | `step.rs` | what can happen |
 //! | `random.rs` | lives at random |
 
 mod agent;
+pub(crate) mod gates;
 pub(crate) mod random;
 pub(crate) mod step;
 
@@ -14,6 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::config::{Config, ServiceConfig};
+use evenkeel_agent::service::input::ServiceRequest;
+use jiff::SignedDuration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,6 +25,7 @@ use crate::configuration;
 use crate::world::{Behaviour, FakeWorld, reference};
 use crate::{API, WEB, new_world};
 use agent::Agent;
+use gates::Gates;
 use step::{At, Step};
 
 /// How long the world is calm in the end at most, and how long nothing must have happened before that. Everything that
@@ -44,8 +49,11 @@ pub(crate) struct Flags {
 pub(crate) struct Life {
     /// Of the services `web` and `api`.
     pub(crate) flags: [Flags; 2],
+    pub(crate) gates: [Gates; 2],
     /// The containers have a restart policy.
     pub(crate) restarts_itself: bool,
+    /// Both services have the image of `web`.
+    pub(crate) shares_image: bool,
     /// The compose file has a third service, which the agent does not update.
     pub(crate) has_third: bool,
     pub(crate) steps: Vec<At>,
@@ -75,14 +83,17 @@ impl Life {
     /// How it is set up, and what happens in it.
     pub(crate) fn words(&self) -> String {
         let policy = if self.restarts_itself { "with" } else { "without" };
+        let shared = if self.shares_image { "; both have the image of web" } else { "" };
         let third = if self.has_third { ", and a third service that is not configured" } else { "" };
         let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
         let line = |(at, step): &At| format!("{}  {}\n", seconds(at), step.words());
         let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
         format!(
-            "web: {}\napi: {}\ncontainers {policy} a restart policy{third}\n\nsteps\n{steps}",
+            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}\n\nsteps\n{steps}",
             self.flags[0].words(),
+            self.gates[0].words(),
             self.flags[1].words(),
+            self.gates[1].words(),
         )
     }
 
@@ -124,8 +135,8 @@ struct Story {
 
 impl Story {
     fn new(life: &Life, fake: FakeWorld, file: &std::path::Path) -> Self {
-        let service = |(name, image, flags): (&str, &str, Flags)| {
-            let mut service = configuration::service(name, &[image]);
+        let service = |(name, images, flags, gates): (&str, &[&str], Flags, Gates)| {
+            let mut service = configuration::service(name, images);
             service["compose_files"] = serde_json::json!([file]);
             service["health_grace"] = 8.into();
             service["heal_cooldown"] = 15.into();
@@ -133,17 +144,33 @@ impl Story {
             service["auto_heal"] = flags.auto_heal.into();
             service["auto_start"] = flags.auto_start.into();
             service["compose_watch"] = flags.compose_watch.into();
+            if gates != Gates::default() {
+                service["update"] = gates.update();
+            }
             (service, true)
         };
-        let services = [("web", WEB, life.flags[0]), ("api", API, life.flags[1])].map(service);
+        let of_api: &[&str] = if life.shares_image { &[API, WEB] } else { &[API] };
+        let services = [
+            ("web", &[WEB][..], life.flags[0], life.gates[0]),
+            ("api", of_api, life.flags[1], life.gates[1]),
+        ]
+        .map(service);
         let services = services.into();
         Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }
     }
 
     fn config(&mut self) -> Config {
         let wanted = self.services.iter().filter(|(_, is_there)| *is_there);
-        let config = configuration::read(&wanted.map(|(service, _)| service.clone()).collect::<Vec<_>>());
-        let services: Vec<Arc<ServiceConfig>> = config.services.iter().cloned().map(Arc::new).collect();
+        // What has no effect is warned of.
+        let effective = |(service, _): &(Value, bool)| {
+            let mut service = service.clone();
+            if service["auto_update"] == false {
+                service.as_object_mut().expect("a service is an object").remove("update");
+            }
+            service
+        };
+        let config = configuration::read(&wanted.map(effective).collect::<Vec<_>>());
+        let services: Vec<Arc<ServiceConfig>> = config.services.clone();
         self.fake.configured(&services);
         self.former.retain(|former| services.iter().all(|service| service.name != former.name));
         self.former.extend(services);
@@ -163,13 +190,51 @@ impl Story {
         while Instant::now() < end && quiet_since.elapsed() < QUIET {
             self.pass(Instant::now() + Duration::from_secs(5)).await;
             let told = self.fake.told();
-            if std::mem::replace(&mut seen, told) != told {
+            if std::mem::replace(&mut seen, told) != told || self.lifts_soon() {
                 quiet_since = Instant::now();
             }
         }
-        if let Some(agent) = self.agent.take() {
+        if let Some(agent) = &self.agent {
             self.fake.check_end(&agent.at_end());
+        }
+        self.persons_pass().await;
+        if let Some(agent) = self.agent.take() {
             agent.kill().await;
+        }
+    }
+
+    /// Whether a gate is about to let an update go.
+    fn lifts_soon(&self) -> bool {
+        let now = self.fake.clock().now();
+        let lifts = self.agent.iter().flat_map(Agent::at_end).filter_map(|one| one.record.waiting?.lifts_at);
+        lifts.into_iter().any(|at| at > now && at.duration_since(now) < SignedDuration::from_secs(180))
+    }
+
+    /// In the end persons ask for what still waits.
+    async fn persons_pass(&mut self) {
+        for request in [ServiceRequest::Check, ServiceRequest::Redeploy] {
+            let Some(agent) = &self.agent else { return };
+            let waiting: Vec<String> = agent
+                .at_end()
+                .into_iter()
+                .filter(|one| one.record.waiting.is_some())
+                .map(|one| one.config.name.clone())
+                .collect();
+            if waiting.is_empty() {
+                return;
+            }
+            for service in &waiting {
+                let Some(agent) = &self.agent else { return };
+                self.fake.tell("step", &format!("a person asks {service}: {request:?}"));
+                self.fake.person_asked();
+                self.fake.service_asked(service, &request);
+                agent.ask(service, request.clone());
+                // One after the other: while one is deployed the other is not.
+                self.pass(Instant::now() + Duration::from_mins(1)).await;
+            }
+            let Some(agent) = &self.agent else { return };
+            let asked = agent.at_end().into_iter().filter(|one| waiting.contains(&one.config.name));
+            self.fake.check_passed(&asked.collect::<Vec<_>>(), &request);
         }
     }
 
@@ -228,6 +293,7 @@ impl Story {
             Step::World(act) => self.fake.act(act),
             Step::Ask(service, request) => {
                 self.fake.person_asked();
+                self.fake.service_asked(service, &request);
                 self.agent.iter().for_each(|agent| agent.ask(service, request.clone()));
             }
             Step::Poll => {
@@ -295,6 +361,7 @@ impl FakeWorld {
             self.compose_service(service, &reference);
             self.have(&reference, &image, Behaviour::Good, true);
             self.push(&reference, &image, Behaviour::Good);
+            self.trusts(&image);
         }
         self.kept_in(file, restarts_itself);
         self.operator_up();

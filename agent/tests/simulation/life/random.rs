@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use evenkeel_agent::service::input::ServiceRequest;
 
-use crate::world::{Act, Behaviour, EventFault, RegistryFault, StoreFault, UpFault};
+use crate::world::{Act, Behaviour, CommandFault, EventFault, RegistryFault, StoreFault, UpFault};
 
+use super::gates::Gates;
 use super::step::{At, Step};
 use super::{Flags, Life};
 
@@ -44,8 +45,9 @@ pub(crate) fn life(seed: u64) -> Life {
         compose_watch: dice.one_in(3),
     };
     let flags = [flags(), flags()];
-    let mut life =
-        Life { flags, restarts_itself: dice.one_in(3), has_third: dice.one_in(3), steps: Vec::new() };
+    let gates = [gates(&mut dice), gates(&mut dice)];
+    let (restarts_itself, has_third) = (dice.one_in(3), dice.one_in(3));
+    let mut life = Life { flags, gates, restarts_itself, has_third, shares_image: false, steps: Vec::new() };
     let count = 1 + dice.below(6);
     let mut at = Duration::from_millis(dice.below(12_000));
     for _ in 0..count {
@@ -54,31 +56,85 @@ pub(crate) fn life(seed: u64) -> Life {
         let pause = dice.of(&[300, 2_000, 8_000, 20_000]);
         at += Duration::from_millis(1 + dice.below(pause));
     }
+    if dice.one_in(3) {
+        set_clock(&mut dice, at, &mut life.steps);
+    }
+    life.shares_image = dice.one_in(4);
     life.steps.sort_by_key(|(at, _)| *at);
     life
+}
+
+/// Somebody sets the clock while updates may wait, forward or back, by half a minute up to days.
+fn set_clock(dice: &mut Dice, end: Duration, steps: &mut Vec<At>) {
+    let service = dice.of(&["web", "api"]);
+    let times = 1 + dice.below(3);
+    for _ in 0..times {
+        let at = Duration::from_millis(dice.below(u64::try_from(end.as_millis()).unwrap_or(1) + 20_000));
+        let by = dice.of(&[30, 600, 7_200, 86_400, 259_200]) * dice.of(&[1, -1]);
+        steps.push((at, Step::World(Act::SetClock(by))));
+    }
+    if dice.one_in(2) {
+        push(dice, end, steps, service);
+    }
+}
+
+fn gates(dice: &mut Dice) -> Gates {
+    if dice.one_in(2) {
+        return Gates::default();
+    }
+    Gates {
+        min_age: dice.one_in(3).then(|| 5 + dice.below(40)),
+        window: dice.one_in(4).then(|| dice.of(&["00:01-24:00", "00:02-24:00", "00:00-00:01"])),
+        approve: dice.one_in(3),
+        command: dice.one_in(3),
+        signed: dice.one_in(3),
+    }
+}
+
+/// A new image, and at times the signature or the request that it waits for.
+fn push(dice: &mut Dice, at: Duration, steps: &mut Vec<At>, service: &'static str) {
+    let behaviour = dice.of(&[
+        Behaviour::Good,
+        Behaviour::Good,
+        Behaviour::Good,
+        Behaviour::Unchecked,
+        Behaviour::Unhealthy,
+        Behaviour::Crash,
+        Behaviour::LateCrash,
+        Behaviour::CrashLoop,
+        Behaviour::Flapping,
+        Behaviour::Oom,
+        Behaviour::BadEntrypoint,
+    ]);
+    steps.push((at, Step::World(Act::Push(service, behaviour))));
+    // Where nobody signs or approves, it waits for ever.
+    if dice.one_in(3) {
+        until(dice, at, steps, Act::Sign(service));
+    }
+    if dice.one_in(3) {
+        let later = at + Duration::from_millis(dice.below(40_000));
+        let request =
+            dice.of(&[None, Some(())]).map_or(ServiceRequest::Check, |()| ServiceRequest::Approve(None));
+        steps.push((later, Step::Ask(service, request)));
+    }
 }
 
 /// One thing that happens, and what ends it.
 fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
     let service = dice.of(&["web", "web", "api"]);
     let mut add = |act: Act| steps.push((at, Step::World(act)));
-    match dice.below(28) {
-        0..=6 => {
-            let behaviour = dice.of(&[
-                Behaviour::Good,
-                Behaviour::Good,
-                Behaviour::Good,
-                Behaviour::Unchecked,
-                Behaviour::Unhealthy,
-                Behaviour::Crash,
-                Behaviour::LateCrash,
-                Behaviour::CrashLoop,
-                Behaviour::Flapping,
-                Behaviour::Oom,
-                Behaviour::BadEntrypoint,
-            ]);
-            add(Act::Push(service, behaviour));
+    match dice.below(33) {
+        28 => add(Act::Ruin(service)),
+        29 => stop_before_a_gap(dice, at, steps),
+        30 => kill_beside_a_moved_tag(dice, at, steps),
+        31 => {
+            add(Act::Command(dice.of(&[CommandFault::Waits, CommandFault::Fails])));
+            if !dice.one_in(4) {
+                until(dice, at, steps, Act::Command(CommandFault::None));
+            }
         }
+        32 => steps.push((at, Step::Ask(service, ServiceRequest::Approve(None)))),
+        0..=6 => push(dice, at, steps, service),
         7 => add(Act::MoveBack(service)),
         8 => {
             add(Act::Registry(dice.of(&[RegistryFault::Errors, RegistryFault::Hangs, RegistryFault::Slow])));
@@ -117,6 +173,7 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
             Act::Up,
             Act::Down,
             Act::Prune,
+            Act::Build(service),
         ])),
         20 => add(Act::Edit(service)),
         21 => {
@@ -131,6 +188,24 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
             steps.push((at, Step::Kill { calls, away, loses_write: dice.one_in(10) }));
         }
     }
+}
+
+/// A stop that an agent can tell from one of the engine's own only when it reads the events once more.
+fn stop_before_a_gap(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
+    let gap = at + Duration::from_millis(1_200 + dice.below(8_000));
+    steps.push((at, Step::World(Act::Stop("web"))));
+    steps.push((gap, Step::World(Act::StreamBreaks)));
+}
+
+/// An update beside a service whose tag names another image than it runs on, and a kill while that tag is moved.
+fn kill_beside_a_moved_tag(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
+    let later = |millis| at + Duration::from_millis(millis);
+    let behaviour = dice.of(&[Behaviour::Good, Behaviour::Unhealthy]);
+    steps.push((at, Step::World(Act::Build("api"))));
+    steps.push((later(1), Step::World(Act::Push("web", behaviour))));
+    steps.push((later(2), Step::Poll));
+    let calls = 10 + usize::try_from(dice.below(70)).expect("small");
+    steps.push((later(3), Step::Kill { calls, away: 1 + dice.below(10), loses_write: false }));
 }
 
 fn until(dice: &mut Dice, at: Duration, steps: &mut Vec<At>, end: Act) {

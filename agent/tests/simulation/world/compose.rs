@@ -38,6 +38,7 @@ impl Inner {
                     run: Run::Never,
                     restarts: 0,
                     sick: false,
+                    ruined: false,
                     told: None,
                 };
                 self.containers.push(container);

@@ -122,6 +122,8 @@ pub(super) struct FakeContainer {
     pub(super) restarts: u64,
     /// Its health check fails until it is started again.
     pub(super) sick: bool,
+    /// Its health check fails however often it is started: what it works with is broken.
+    pub(super) ruined: bool,
     /// What its health check said last.
     pub(super) told: Option<HealthState>,
 }
@@ -132,6 +134,11 @@ const RESTART_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 impl FakeContainer {
     pub(super) fn is_up(&self) -> bool {
         matches!(self.run, Run::Up(_))
+    }
+
+    /// Whether it works until somebody or something makes it stop.
+    pub(super) fn works(&self) -> bool {
+        self.behaviour.works() && !self.ruined
     }
 
     pub(super) fn started(&self) -> Option<Timestamp> {
@@ -149,7 +156,7 @@ impl FakeContainer {
         let Run::Up(since) = self.run else { return None };
         let age = (now.as_millisecond() - since.as_millisecond()).into();
         let health = self.behaviour.health(age)?;
-        Some(if self.sick { HealthState::Unhealthy } else { health })
+        Some(if self.sick || self.ruined { HealthState::Unhealthy } else { health })
     }
 
     /// Whether it runs, and is not unhealthy.

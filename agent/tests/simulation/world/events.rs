@@ -84,7 +84,7 @@ impl Inner {
     }
 
     pub(super) fn emit(&mut self, id: String, name: String, at: Timestamp, what: EventKind) {
-        let time_nano = i64::try_from(at.as_nanosecond()).expect("not in 300 years");
+        let time_nano = i64::try_from(self.wall(at).as_nanosecond()).expect("not in 300 years");
         let event = ContainerEvent { time_nano, id, name, project: "shop".into(), what };
         let log = &mut self.events;
         log.buffer.push_back(event.clone());

@@ -8,7 +8,9 @@
 //! | `compose.rs` | the same for compose |
 //! | `events.rs` | the engine's event stream, whole or with losses |
 //! | `people.rs` | what people and accidents do |
-//! | `properties.rs`, `properties/end.rs` | what must hold after every step and at the end, as sentences |
+//! | `wall.rs` | the machine's clock, which people set |
+//! | `swarm.rs` | a swarm with one service, beside all that |
+//! | `properties.rs`, `properties/` | what must hold after every step and at the end, as sentences |
 
 mod compose;
 mod container;
@@ -16,6 +18,8 @@ mod events;
 mod people;
 mod ports;
 mod properties;
+pub(crate) mod swarm;
+mod wall;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +33,7 @@ use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store as _};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::FutureExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
 pub(crate) use container::Behaviour;
@@ -38,6 +42,7 @@ pub(crate) use events::EventFault;
 pub(crate) use people::Act;
 pub(crate) use properties::AtEnd;
 use properties::Truth;
+use wall::Wall;
 
 /// How a registry answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +68,17 @@ pub(crate) enum UpFault {
     Halfway,
 }
 
+/// What the gate command answers but "go".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum CommandFault {
+    #[default]
+    None,
+    /// Wait.
+    Waits,
+    /// Nothing that counts.
+    Fails,
+}
+
 /// How a write of the state fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum StoreFault {
@@ -82,6 +98,7 @@ pub(crate) struct Faults {
     pub(crate) up: UpFault,
     pub(crate) store: StoreFault,
     pub(crate) events: EventFault,
+    pub(crate) command: CommandFault,
 }
 
 /// A service of the compose file.
@@ -98,6 +115,8 @@ struct Definition {
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools)] // what is wrong with the world, each by itself
 struct Inner {
+    /// When the machine's clock was set, and by how much it is ahead since.
+    clock_set: Vec<(Timestamp, SignedDuration)>,
     /// Digests with a signature; where it is said, nothing else may be fetched.
     signed: BTreeSet<Digest>,
     only_signed: bool,
@@ -148,7 +167,10 @@ struct Inner {
 #[derive(Clone)]
 pub(crate) struct FakeWorld {
     inner: Arc<Mutex<Inner>>,
+    /// Time as it passes.
     clock: Arc<dyn Clock>,
+    /// The machine's clock, which people set.
+    wall: Arc<Wall>,
     store: MemoryStore,
     /// Told when the agent is to be killed.
     pub crash: Arc<Notify>,
@@ -166,9 +188,11 @@ pub(crate) fn id_of(name: &str) -> ImageId {
 
 impl FakeWorld {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        let wall = Arc::new(Wall::of(clock.clone()));
         let world = Self {
             inner: Arc::default(),
             clock,
+            wall,
             store: MemoryStore::new(),
             crash: Arc::default(),
             moved: Arc::default(),
@@ -177,8 +201,9 @@ impl FakeWorld {
         world
     }
 
+    /// What the machine's clock shows.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
-        self.clock.clone()
+        self.wall.clone()
     }
 
     /// The world as it is now.

@@ -5,7 +5,10 @@ use evenkeel_agent::model::image::Digest;
 use jiff::SignedDuration;
 
 use super::container::Run;
-use super::{Behaviour, EventFault, FakeWorld, Faults, Inner, RegistryFault, StoreFault, UpFault, digest_of};
+use super::{
+    Behaviour, CommandFault, EventFault, FakeWorld, Faults, Inner, RegistryFault, StoreFault, UpFault,
+    digest_of, id_of,
+};
 
 const STOPPING: SignedDuration = SignedDuration::from_millis(10);
 
@@ -25,6 +28,8 @@ pub(crate) enum Act {
     Crash(&'static str),
     /// The health check of a container fails until it is started again.
     Sicken(&'static str),
+    /// The same, however often it is started.
+    Ruin(&'static str),
     /// The engine stops all containers, and is gone.
     EngineStops,
     /// It is back, and starts those with a restart policy.
@@ -36,6 +41,14 @@ pub(crate) enum Act {
     Start(&'static str),
     Restart(&'static str),
     Remove(&'static str),
+    /// `docker build --tag`: the tag names an image that is in no registry.
+    Build(&'static str),
+    /// Somebody signs the image that the registry has under the tag.
+    Sign(&'static str),
+    /// What the gate command answers.
+    Command(CommandFault),
+    /// Somebody sets the clock by so many seconds.
+    SetClock(i64),
     /// `docker compose pull`, `up`, `down`.
     Pull(&'static str),
     Up,
@@ -67,6 +80,12 @@ impl Act {
             Self::Events(fault) => format!("events from now on: {fault:?}").to_lowercase(),
             Self::Crash(service) => format!("the process of {service} crashes"),
             Self::Sicken(service) => format!("{service} turns unhealthy until it is started again"),
+            Self::Ruin(service) => format!("{service} turns unhealthy for good"),
+            Self::Build(service) => format!("somebody builds an image under the tag of {service}"),
+            Self::Sign(service) => format!("somebody signs the image of {service} in the registry"),
+            Self::SetClock(by) => format!("somebody sets the clock by {by} s"),
+            Self::Command(CommandFault::None) => "the gate command lets everything go from now on".to_owned(),
+            Self::Command(fault) => format!("the gate command from now on: {fault:?}").to_lowercase(),
             Self::EngineStops => "the engine stops all containers and is gone".to_owned(),
             Self::EngineStarts => "the engine is back".to_owned(),
             Self::StreamBreaks => "the engine's event stream breaks off".to_owned(),
@@ -99,6 +118,9 @@ impl FakeWorld {
     /// Something comes about.
     pub(crate) fn act(&self, act: Act) {
         self.lock().act(act);
+        if let Act::SetClock(by) = act {
+            self.set_clock(by);
+        }
         self.moved.notify_one();
     }
 
@@ -111,7 +133,11 @@ impl FakeWorld {
         };
         {
             let mut inner = self.lock();
-            inner.faults = Faults::default();
+            // Somebody who wants updates to wait may go on wanting that.
+            let command = inner.faults.command;
+            let waits = command == CommandFault::Waits;
+            let command = if waits { command } else { CommandFault::None };
+            inner.faults = Faults { command, ..Faults::default() };
             inner.tell("world", "is calm from now on");
         }
         if is_broken {
@@ -140,11 +166,19 @@ impl Inner {
                 inner.happened(at, now, EventKind::Die { exit_code: 1 });
             }),
             Act::Sicken(service) => self.accident(service, |inner, at| inner.containers[at].sick = true),
+            Act::Ruin(service) => self.accident(service, |inner, at| inner.containers[at].ruined = true),
+            Act::Build(service) => self.build(service),
+            Act::Sign(service) => {
+                let tag = self.tag_of(service).map(|reference| reference.tagged());
+                self.signed.extend(tag.and_then(|tag| self.registry.get(&tag).cloned()));
+            }
+            Act::Command(fault) => self.faults.command = fault,
+            // Done in the world, which has the clock.
+            Act::SetClock(_) => {}
             Act::EngineStops => self.engine_stops(),
             Act::EngineStarts => self.engine_starts(),
             Act::StreamBreaks => {
-                self.stops_are_unclear(SignedDuration::from_secs(1));
-                self.events.disconnect();
+                self.stream_breaks();
             }
             Act::Stop(service) => self.by_person(service, Self::stop),
             Act::Start(service) => self.by_person(service, |inner, at| {
@@ -178,6 +212,7 @@ impl Inner {
             }
             Act::Prune => {
                 self.interfere();
+                self.tags_are_moved();
                 self.prune();
             }
             Act::Edit(service) => {
@@ -282,11 +317,29 @@ impl Inner {
             return;
         }
         self.interfere();
+        self.tags_are_moved();
         let Some((id, behaviour)) = self.published.get(&digest).cloned() else { return };
+        self.truth.gated.fetched_by_person(&digest);
         let empty = super::FakeImage { behaviour, digests: [].into(), tags: [].into() };
         self.images.entry(id.clone()).or_insert(empty).digests.insert(reference.repository.at(&digest));
         let tagged = self.tag(&id, reference.tagged());
         tagged.expect("the image is here");
+        self.truth.pulled.insert(id);
+    }
+
+    fn build(&mut self, service: &str) {
+        let Some(reference) = self.tag_of(service) else { return };
+        if self.engine_down {
+            return;
+        }
+        self.interfere();
+        self.tags_are_moved();
+        let name = format!("{service} build {}", self.truth.next_version(service));
+        self.truth.name(&name);
+        let id = id_of(&name);
+        let image = super::FakeImage { behaviour: Behaviour::Good, digests: [].into(), tags: [].into() };
+        self.images.insert(id.clone(), image);
+        self.tag(&id, reference.tagged()).expect("the image is here");
         self.truth.pulled.insert(id);
     }
 
@@ -308,6 +361,7 @@ impl Inner {
         if !std::mem::take(&mut self.engine_down) {
             return;
         }
+        self.truth.stream_broke_at = Some(self.now);
         for at in 0..self.containers.len() {
             let c = &self.containers[at];
             let is_kept = c.restarts_itself && !self.truth.at_rest.contains(&c.service);

@@ -7,20 +7,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
+use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
-    Container, ContainerEvent, EngineError, Members, RegistryError, SignatureError, SignatureVerdict, Usage,
+    Container, ContainerEvent, EngineError, Members, RegistryError, SignatureError, SignatureVerdict,
+    SwarmError, Usage,
 };
+use evenkeel_agent::ports::fleet::{Fleet, FleetError, Heard};
 use evenkeel_agent::ports::{
-    Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Tags, Urgency,
+    Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Swarm, Tags,
+    Urgency,
 };
 use evenkeel_common::store::{Change, Store, StoreError};
+use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory};
 use futures_util::FutureExt;
 use futures_util::stream::BoxStream;
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::compose::{self, Changing};
 use super::container::FakeImage;
-use super::{FakeWorld, RegistryFault, StoreFault};
+use super::{CommandFault, FakeWorld, RegistryFault, StoreFault};
 
 #[async_trait]
 impl Engine for FakeWorld {
@@ -36,7 +42,10 @@ impl Engine for FakeWorld {
             }
             let view = |c: &super::FakeContainer| {
                 let definition = inner.services.iter().find(|service| service.name == c.service);
-                c.view(&definition.expect("no service leaves the file").reference, now)
+                let shown = c.view(&definition.expect("no service leaves the file").reference, now);
+                let (started_at, finished_at) = (shown.started_at, shown.finished_at);
+                let wall = |at: Option<Timestamp>| at.map(|at| inner.wall(at));
+                Container { started_at: wall(started_at), finished_at: wall(finished_at), ..shown }
             };
             Ok(inner.containers.iter().map(view).collect())
         })
@@ -58,6 +67,7 @@ impl Engine for FakeWorld {
     async fn pull(&self, reference: &Reference, _: &watch::Sender<PullProgress>) -> Result<(), EngineError> {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
+            inner.check_fetched(&digest);
             if inner.only_signed && !inner.signed.contains(&digest) {
                 inner.violated(format!("{digest} is fetched without a signature"));
             }
@@ -197,7 +207,12 @@ impl Registry for FakeWorld {
             }
             RegistryFault::Slow => tokio::time::sleep(Duration::from_secs(5)).await,
         }
-        let digest = self.lock().registry.get(&reference.tagged()).cloned();
+        let digest = {
+            let mut inner = self.lock();
+            let digest = inner.registry.get(&reference.tagged()).cloned();
+            inner.digest_told(reference, digest.as_ref());
+            digest
+        };
         digest.ok_or_else(|| RegistryError("tag not found".into()))
     }
 
@@ -208,6 +223,34 @@ impl Registry for FakeWorld {
     async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         self.point().await;
         Ok(self.lock().registry.values().any(|known| known == digest))
+    }
+}
+
+/// Its engine is in no swarm.
+#[async_trait]
+impl Swarm for FakeWorld {
+    async fn service(&self, _: &str) -> Result<SwarmService, SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+    }
+
+    async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+    }
+
+    async fn set_image(&self, _: &SwarmService, _: &str, _: bool) -> Result<(), SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+    }
+
+    async fn roll_back(&self, _: &SwarmService) -> Result<(), SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+    }
+
+    async fn task_log(&self, _: &str, _: u32) -> Result<String, SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+    }
+
+    async fn health_check(&self, _: &str) -> Result<String, SwarmError> {
+        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
     }
 }
 
@@ -227,15 +270,43 @@ impl Signatures for FakeWorld {
 
 #[async_trait]
 impl GateCommand for FakeWorld {
-    async fn ask(&self, _: &[String], _: &GateQuestion) -> GateAnswer {
+    async fn ask(&self, _: &[String], question: &GateQuestion) -> GateAnswer {
         self.point().await;
-        GateAnswer::Go { reason: String::new() }
+        let mut inner = self.lock();
+        let fault = inner.faults.command;
+        inner.command_answers(question, fault == CommandFault::None);
+        let reason = String::new();
+        match fault {
+            CommandFault::None => GateAnswer::Go { reason },
+            CommandFault::Waits => GateAnswer::Wait { reason },
+            CommandFault::Fails => GateAnswer::Failed { fault: "it ended with code 1".to_owned(), reason },
+        }
+    }
+}
+
+/// There is no fleet.
+#[async_trait]
+impl Fleet for FakeWorld {
+    async fn decisions(&self, _: u64, _: Duration) -> Result<Heard, FleetError> {
+        Err(FleetError::NoFleet)
+    }
+
+    async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+        Err(FleetError::NoFleet)
+    }
+
+    async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+        Err(FleetError::NoFleet)
+    }
+
+    async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+        Err(FleetError::NoFleet)
     }
 }
 
 #[async_trait]
 impl Tags for FakeWorld {
-    async fn tags(&self, _: &Repository) -> Result<Arc<[String]>, RegistryError> {
+    async fn tags(&self, _: &Repository, _: bool) -> Result<Arc<[String]>, RegistryError> {
         self.point().await;
         Ok(Arc::new([]))
     }

@@ -2,6 +2,8 @@
 //! agent believes.
 
 mod end;
+pub(super) mod gates;
+mod tags;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use evenkeel_agent::config::ServiceConfig;
 use evenkeel_agent::model::HealthState;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::service::Durable;
-use evenkeel_agent::service::rollout::deployment::Deployment;
 use evenkeel_common::store::Change;
 use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +22,6 @@ use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
 const BLOCKED: &str = "a blocked digest is never deployed";
 const ONE_ACTION: &str = "at most one action per project at once";
 const EXACTLY: &str = "a rollback restores exactly what ran";
-const TAGS: &str = "a deployment leaves the tags of others where they were";
 const PROVEN: &str = "an image is updated only when it has run well for the grace";
 const GOOD: &str = "a good image is not blocked unless somebody or something interfered";
 const CAP: &str = "restarts never exceed the cap between two healthy states";
@@ -48,6 +48,8 @@ struct Begun {
     tags: BTreeMap<String, ImageId>,
     /// Something has happened since for which its images can do nothing.
     is_disturbed: bool,
+    /// Somebody has moved or removed tags since.
+    are_tags_moved: bool,
     /// Compose services that people have touched since.
     touched: BTreeSet<String>,
 }
@@ -76,6 +78,8 @@ pub(super) struct Truth {
     pub(super) tainted: BTreeSet<ImageId>,
     /// Images that a person pulled: whatever brings up the project brings them.
     pub(super) pulled: BTreeSet<ImageId>,
+    /// When the event stream was there again last, or broke off.
+    pub(super) stream_broke_at: Option<Timestamp>,
     pub(super) agent_runs: bool,
     /// Containers that were found stopped by a signal when the agent started: nothing may tell it by whom.
     unknown: BTreeSet<String>,
@@ -92,6 +96,7 @@ pub(super) struct Truth {
     is_write_lost: bool,
     /// A write that was reported as failed was made: two deployments may be under way after a restart.
     is_torn: bool,
+    pub(super) gated: gates::Gated,
     statuses: BTreeMap<String, StatusValue>,
     phases: BTreeMap<String, &'static str>,
 }
@@ -132,6 +137,11 @@ impl Inner {
         self.truth.begun.values_mut().for_each(|begun| begun.is_disturbed = true);
     }
 
+    /// Somebody moves or removes tags.
+    pub(super) fn tags_are_moved(&mut self) {
+        self.truth.begun.values_mut().for_each(|begun| begun.are_tags_moved = true);
+    }
+
     /// A person touches the containers of a compose service.
     pub(super) fn touched(&mut self, service: &str) {
         self.interfere();
@@ -152,6 +162,16 @@ impl Inner {
         self.truth.restarts.clear();
         self.truth.disturbed_at = Some(self.now);
         self.stops_are_unclear(ENGINE_SHUTDOWN);
+    }
+
+    /// The event stream breaks off. Where it has before, a moment ago, the engine may have been on its way down all the
+    /// time.
+    pub(super) fn stream_breaks(&mut self) {
+        let again = |at: Timestamp| self.now.duration_since(at) <= ENGINE_SHUTDOWN;
+        let before = self.truth.stream_broke_at.replace(self.now);
+        let is_again = before.is_some_and(again);
+        self.stops_are_unclear(if is_again { ENGINE_SHUTDOWN } else { SignedDuration::from_secs(1) });
+        self.events.disconnect();
     }
 
     /// Stops of the last moments look like the engine's own.
@@ -198,6 +218,7 @@ impl Inner {
         // Blocks belong to services; those of one that is configured no more are nobody's.
         let is_configured = |name: &String| self.truth.configs.iter().any(|config| config.name == *name);
         let blocked = self.durable.iter().any(|(name, durable)| is_configured(name) && is_blocked(durable));
+        self.check_started(&id, &image);
         self.unless(!blocked, BLOCKED, |inner| format!("{} for {name}", inner.truth.word(&id)));
     }
 
@@ -237,6 +258,7 @@ impl Inner {
 
     /// These rows are in the store now.
     pub(super) fn written(&mut self, changes: &[Change]) {
+        self.note_approvals(changes);
         for (key, row) in changes {
             let Some(service) = key.strip_prefix("service/") else { continue };
             let durable: Durable = row
@@ -272,6 +294,7 @@ impl Inner {
         }
         self.truth.restarts.clear();
         self.interfere();
+        self.tags_are_moved();
     }
 
     fn state_written(&mut self, service: &str, durable: &Durable) {
@@ -287,8 +310,10 @@ impl Inner {
                 self.check_block(service, digest);
             }
         }
+        self.check_found(service, durable);
         match (&old.deployment, &durable.deployment) {
-            (None, Some(_)) => {
+            (None, Some(deployment)) => {
+                self.check_begun(service, deployment.plan());
                 let live = self.containers.iter().filter(|c| c.is_up());
                 let all = self.services.iter().map(|service| service.name.clone()).collect();
                 let begun = Begun {
@@ -296,6 +321,7 @@ impl Inner {
                     unproven: old.unproven.values().cloned().collect(),
                     tags: self.tags(),
                     is_disturbed: self.truth.is_torn,
+                    are_tags_moved: self.truth.is_torn,
                     touched: if self.truth.is_torn { all } else { BTreeSet::new() },
                 };
                 self.truth.begun.insert(service.to_owned(), begun);
@@ -305,38 +331,12 @@ impl Inner {
         }
     }
 
-    fn tags(&self) -> BTreeMap<String, ImageId> {
-        let named = |service: &Definition| {
-            let tag = service.reference.tagged();
-            Some((tag.clone(), self.by_name(&tag)?.0))
-        };
-        self.services.iter().filter_map(named).collect()
-    }
-
     fn check_block(&mut self, service: &str, digest: &Digest) {
         let works = self.published.get(digest).is_some_and(|(_, behaviour)| behaviour.works());
-        let others_work = self.containers.iter().all(|c| c.behaviour.works());
+        let others_work = self.containers.iter().all(super::FakeContainer::works);
         let is_disturbed = self.truth.begun.get(service).is_none_or(|begun| begun.is_disturbed);
         let holds = !works || !others_work || is_disturbed;
         self.unless(holds, GOOD, |inner| inner.readable(digest.as_str()));
-    }
-
-    /// A deployment is over.
-    fn check_tags(&mut self, service: &str, deployment: &Deployment) {
-        let Some(begun) = self.truth.begun.remove(service) else { return };
-        if begun.is_disturbed {
-            return;
-        }
-        let is_own = |tag: &str| {
-            let plan = deployment.plan();
-            let changed = plan.image_changes.iter().map(|change| &change.reference);
-            changed.chain(plan.kept_tags.iter().map(|(r, _)| r)).any(|r| r.tagged() == tag)
-        };
-        for (tag, image) in self.tags() {
-            let before = begun.tags.get(&tag);
-            let holds = is_own(&tag) || before.is_none_or(|before| *before == image);
-            self.unless(holds, TAGS, |inner| format!("{tag} names {}", inner.truth.word(&image)));
-        }
     }
 
     fn entry_written(&mut self, seq: u64, entry: AuditEntry) {
@@ -417,7 +417,11 @@ impl FakeWorld {
 
     /// The agent runs, or does not.
     pub(crate) fn agent_runs(&self, runs: bool) {
-        self.lock().truth.agent_runs = runs;
+        let mut inner = self.lock();
+        inner.truth.agent_runs = runs;
+        if !runs {
+            inner.agent_ends();
+        }
     }
 
     /// A person asks the agent for something: the limits of the healer begin again.

@@ -3,10 +3,10 @@
 use contract_tests::Stage;
 use serde_json::{Value, json};
 
-use super::ago;
+use super::{ago, ahead};
 
 pub(crate) const DIGEST: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
-const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
+pub(crate) const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
 
 fn machines() -> Value {
     json!([
@@ -63,5 +63,45 @@ pub(crate) fn busy_warden() -> Stage {
         "lighthouse does not answer",
     ));
     stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
+    stage
+}
+
+/// What the machines of that fleet run: one digest failed on `lighthouse`, one waits for an approval, all is frozen.
+pub(crate) fn images() -> Value {
+    let cell = |machine: &str, service: &str, more: Value| {
+        let mut cell = json!({ "machine": machine, "ring": 0, "reported": ago(30), "service": service,
+            "image": format!("registry.example/{service}:latest"), "digest": DIGEST, "verdict": "proven",
+            "proven_at": ago(4 * 86_400) });
+        for (key, value) in more.as_object().expect("an object") {
+            cell[key] = value.clone();
+        }
+        cell
+    };
+    let behind = json!({ "available": BAD, "behind_since": ago(7300) });
+    let with = |mut value: Value, key: &str, text: &str| {
+        value[key] = json!(text);
+        value
+    };
+    let failed = with(with(behind.clone(), "verdict", "failed"), "blocked", BAD);
+    let approval = with(with(behind.clone(), "gate", "approval"), "why", "nobody has approved it yet");
+    json!({
+        "revision": 7,
+        "machines": ["harbour", "lighthouse", "quay"],
+        "freezes": [{ "id": "f1", "reason": "trade fair", "by": "operator", "since": ago(600), "until": ahead(7200),
+            "seconds_left": 7200, "scope": { "machine": "quay" } }],
+        "failed": [{ "repository": "registry.example/shop", "digest": BAD, "agents": ["lighthouse"], "since": ago(3000),
+            "reason": "container shop-1 exited with code 1", "output": "shop-1 | no such column: price" }],
+        "images": [
+            { "repository": "registry.example/db", "cells": [cell("harbour", "db", json!({})),
+                cell("harbour", "db-replica", approval)] },
+            { "repository": "registry.example/shop", "cells": [cell("harbour", "shop", behind), cell("lighthouse", "shop", failed)] },
+        ],
+    })
+}
+
+/// The busy warden, and what its machines run.
+pub(crate) fn fleet_warden() -> Stage {
+    let stage = busy_warden();
+    stage.answer("GET /fleet/images", 200, &images());
     stage
 }

@@ -15,8 +15,7 @@ use redb::Database;
 use tokio::sync::watch;
 
 use super::{
-    Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Verdict,
-    Versioned,
+    Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Versioned,
 };
 
 pub use import::{SavedState, parse as parse_state_file};
@@ -202,9 +201,9 @@ impl Keep for Embedded {
         self.run("write", move |database| tables::swap(database, &name, expected, &value)).await
     }
 
-    async fn verdicts(&self, repository: &str, digest: &str) -> Result<Vec<(String, Verdict)>, KeepError> {
-        let (repository, digest) = (repository.to_owned(), digest.to_owned());
-        self.run("read", move |database| read::verdicts(database, &repository, &digest)).await
+    async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError> {
+        let name = name.to_owned();
+        self.run("write", move |database| tables::remove(database, &name, expected)).await
     }
 
     async fn hold(&self, _: Duty) -> Result<bool, KeepError> {

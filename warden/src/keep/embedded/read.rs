@@ -4,11 +4,9 @@ use jiff::Timestamp;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use super::TableError;
-use super::tables::{
-    BYTES, CHANGED, ENTRIES, INDEX, MACHINES, META, REVISION, VALUES, VERDICTS, counter, word,
-};
+use super::tables::{BYTES, CHANGED, ENTRIES, INDEX, MACHINES, META, REVISION, VALUES, counter};
 use crate::keep::query::Collect;
-use crate::keep::{News, Page, Position, Query, Stored, Usage, Verdict, Versioned};
+use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 
 /// [`crate::keep::Keep::news`]
 pub(super) fn news(database: &Database, after: Position, limit: usize) -> Result<News, TableError> {
@@ -89,26 +87,6 @@ pub(super) fn value(database: &Database, name: &str) -> Result<Versioned, TableE
     Ok(row
         .map(|row| Versioned { revision: row.value().0, value: row.value().1.to_vec() })
         .unwrap_or_default())
-}
-
-/// [`crate::keep::Keep::verdicts`]
-pub(super) fn verdicts(
-    database: &Database,
-    repository: &str,
-    digest: &str,
-) -> Result<Vec<(String, Verdict)>, TableError> {
-    let table = database.begin_read()?.open_table(VERDICTS)?;
-    let mut found = Vec::new();
-    for item in table.range((repository, digest, "")..)? {
-        let (key, row) = item?;
-        let (name, of, agent) = key.value();
-        if (name, of) != (repository, digest) {
-            break;
-        }
-        let verdict = [Verdict::Proven, Verdict::Failed].into_iter().find(|v| word(*v) == row.value());
-        found.extend(verdict.map(|verdict| (agent.to_owned(), verdict)));
-    }
-    Ok(found)
 }
 
 /// [`crate::keep::Keep::usage`]

@@ -9,9 +9,8 @@ use redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
 use super::TableError;
 use super::import::SavedState;
 use crate::fleet::Machine;
-use crate::keep::fold::{agents, verdict};
 use crate::keep::query::Field;
-use crate::keep::{Change, Outcome, Retention, Verdict, fold};
+use crate::keep::{Change, Folded, Outcome, Retention, fold, needs};
 
 /// Counters by name.
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -25,8 +24,6 @@ pub(super) const MACHINES: TableDefinition<&str, (u64, &str)> = TableDefinition:
 pub(super) const CHANGED: TableDefinition<(u64, &str), ()> = TableDefinition::new("changed");
 /// The revision of a value's last change, and the value, by name.
 pub(super) const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values");
-/// [`Verdict`]s by repository, digest and agent.
-pub(super) const VERDICTS: TableDefinition<(&str, &str, &str), &str> = TableDefinition::new("verdicts");
 
 /// Keys of [`META`].
 pub(super) const SCHEMA: &str = "schema";
@@ -64,7 +61,6 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
         transaction.open_table(MACHINES)?;
         transaction.open_table(CHANGED)?;
         transaction.open_table(VALUES)?;
-        transaction.open_table(VERDICTS)?;
     }
     transaction.commit()?;
     Ok(is_new)
@@ -80,7 +76,9 @@ pub(super) fn import(database: &Database, saved: &SavedState, now: Timestamp) ->
             meta.insert(NEXT_ID, saved.next_id - saved.entries.len() as u64)?;
         }
     }
-    add(&transaction, &saved.entries, &saved.machines, now)?;
+    let saved =
+        Folded { entries: saved.entries.clone(), machines: saved.machines.clone(), ..Folded::default() };
+    add(&transaction, &saved, now)?;
     transaction.commit()?;
     Ok(())
 }
@@ -93,37 +91,40 @@ pub(super) fn commit(
 ) -> Result<Vec<Outcome>, TableError> {
     let is_probe = changes.is_empty();
     let transaction = database.begin_write()?;
-    let (machines, next_id) = {
+    let needs = needs(&changes);
+    let (machines, values, next_id) = {
         let table = transaction.open_table(MACHINES)?;
         let mut machines = BTreeMap::new();
-        for agent in agents(&changes) {
+        for agent in needs.agents {
             if let Some(row) = table.get(agent.as_str())? {
                 let machine: Machine = serde_json::from_str(row.value().1)?;
                 machines.insert(agent, machine);
             }
         }
-        (machines, counter(&transaction.open_table(META)?, NEXT_ID)?)
+        let table = transaction.open_table(VALUES)?;
+        let mut values = BTreeMap::new();
+        for name in needs.values {
+            if let Some(row) = table.get(name.as_str())? {
+                values.insert(name, row.value().1.to_vec());
+            }
+        }
+        (machines, values, counter(&transaction.open_table(META)?, NEXT_ID)?)
     };
-    let folded = fold(changes, machines, next_id, now);
-    if folded.machines.is_empty() && !is_probe {
+    let folded = fold(changes, machines, values, next_id, now);
+    if folded.machines.is_empty() && folded.values.is_empty() && !is_probe {
         transaction.abort()?;
     } else {
-        add(&transaction, &folded.entries, &folded.machines, now)?;
+        add(&transaction, &folded, now)?;
         transaction.commit()?;
     }
     Ok(folded.outcomes)
 }
 
-fn add(
-    transaction: &WriteTransaction,
-    entries: &[FleetEntry],
-    machines: &[Machine],
-    now: Timestamp,
-) -> Result<(), TableError> {
+fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Result<(), TableError> {
+    let Folded { entries, machines, values, .. } = folded;
     let mut meta = transaction.open_table(META)?;
     let mut table = transaction.open_table(ENTRIES)?;
     let mut index = transaction.open_table(INDEX)?;
-    let mut verdicts = transaction.open_table(VERDICTS)?;
     let (first, mut bytes) = (counter(&meta, NEXT_ID)?, counter(&meta, BYTES)?);
     for (id, entry) in (first..).zip(entries) {
         let line = serde_json::to_string(entry)?;
@@ -133,9 +134,6 @@ fn add(
             if let Some(value) = field.of(entry) {
                 index.insert((field as u8, value, id), ())?;
             }
-        }
-        if let Some((repository, digest, verdict)) = verdict(entry) {
-            verdicts.insert((repository, digest, entry.agent.as_str()), word(verdict))?;
         }
     }
     meta.insert(NEXT_ID, first + entries.len() as u64)?;
@@ -150,6 +148,10 @@ fn add(
             changed.remove((before, id))?;
         }
         changed.insert((revision, id), ())?;
+    }
+    let mut table = transaction.open_table(VALUES)?;
+    for (name, value) in values {
+        table.insert(name.as_str(), (revision, value.as_slice()))?;
     }
     Ok(())
 }
@@ -174,6 +176,20 @@ pub(super) fn swap(
     };
     transaction.commit()?;
     Ok(Some(revision))
+}
+
+/// [`crate::keep::Keep::remove`]
+pub(super) fn remove(database: &Database, name: &str, expected: u64) -> Result<bool, TableError> {
+    let transaction = database.begin_write()?;
+    {
+        let mut values = transaction.open_table(VALUES)?;
+        if values.get(name)?.map_or(0, |row| row.value().0) != expected {
+            return Ok(false);
+        }
+        values.remove(name)?;
+    }
+    transaction.commit()?;
+    Ok(true)
 }
 
 /// [`crate::keep::Keep::retain`]
@@ -227,12 +243,4 @@ fn next_revision(meta: &mut Table<'_, &'static str, u64>) -> Result<u64, TableEr
     let revision = counter(meta, REVISION)? + 1;
     meta.insert(REVISION, revision)?;
     Ok(revision)
-}
-
-/// How a verdict is kept.
-pub(super) fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Proven => "proven",
-        Verdict::Failed => "failed",
-    }
 }

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_common::wire::FleetEntry;
+use evenkeel_common::wire::{FleetEntry, FreezeScope};
+use evenkeel_warden::collector::Collector;
+use evenkeel_warden::fleet::decisions::{DECISIONS, Decision, Decisions, FuseRule};
+use evenkeel_warden::fleet::verdict::{self, DigestRecord, Verdict};
 use evenkeel_warden::keep::{
-    Change, Keep, News, Outcome, Position, Query, Retention, SCAN_BUDGET, Stored, Verdict,
+    Change, Keep, News, Outcome, Position, Query, Retention, SCAN_BUDGET, Stored, Versioned,
 };
 use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
 
 use super::World;
 
@@ -199,6 +203,110 @@ pub(crate) async fn of_two_that_swap_a_value_one_wins(world: &dyn World) {
     assert!(next > revision);
 }
 
+pub(crate) async fn a_value_is_removed_unless_it_has_changed(world: &dyn World) {
+    let keep = world.open().await;
+    let first = keep.swap("fleet", 0, b"one".to_vec()).await.unwrap().unwrap();
+    let second = keep.swap("fleet", first, b"two".to_vec()).await.unwrap().unwrap();
+    keep.swap("other", 0, b"stays".to_vec()).await.unwrap();
+    assert!(!keep.remove("fleet", first).await.unwrap());
+    assert_eq!(keep.value("fleet").await.unwrap().value, b"two");
+    assert!(keep.remove("fleet", second).await.unwrap());
+    assert_eq!(keep.value("fleet").await.unwrap(), Versioned::default());
+    assert_eq!(keep.value("other").await.unwrap().value, b"stays");
+    let again = keep.swap("fleet", 0, b"three".to_vec()).await.unwrap().unwrap();
+    assert!(again > second, "revisions only grow");
+}
+
+/// A clock that is set by hand, in seconds after the beginning.
+#[derive(Default)]
+struct SetClock(std::sync::atomic::AtomicI64);
+
+impl evenkeel_common::clock::Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        at(0) + SignedDuration::from_secs(self.0.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+pub(crate) async fn what_nobody_needs_of_the_fleet_is_marked_and_then_removed(world: &dyn World) {
+    let keep = world.open().await;
+    let clock = Arc::new(SetClock::default());
+    let limits = Retention { days: 30, bytes: 1 << 30 };
+    let ids = || ["a".to_owned(), "b".to_owned()];
+    let (first, task) = Collector::new(keep.clone(), ids(), limits, clock.clone());
+    let (second, other_task) = Collector::new(keep.clone(), ids(), limits, clock.clone());
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    tasks.spawn("collector", task.run(stop.clone()));
+    tasks.spawn("other collector", other_task.run(stop.clone()));
+    let day = |n: i64| clock.0.store(n * 86_400, std::sync::atomic::Ordering::Relaxed);
+    let keep_for = SignedDuration::from_hours(30 * 24);
+
+    let failed = FleetEntry {
+        event: "rolled_back".to_owned(),
+        image: Some("r/web:1".to_owned()),
+        new_digest: Some("sha256:bad".to_owned()),
+        ..entry("a", 1)
+    };
+    first.store(vec![failed.clone()]).await.unwrap();
+    let image = r#"{"images":[{"service":"web","image":"r/web:1","blocked":"sha256:bad"}]}"#;
+    first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
+    assert_eq!(first.decisions_for("b").failed.len(), 1);
+    // While a machine has it blocked it is kept, however old it is.
+    day(29);
+    first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
+    day(58);
+    first.forget_outdated(keep_for).await.unwrap();
+    assert_eq!(first.decisions_for("b").failed.len(), 1);
+    day(60);
+    first.forget_outdated(keep_for).await.unwrap();
+    first.forget_outdated(keep_for).await.unwrap();
+    assert_eq!(first.decisions_for("b").failed, [], "the report is gone, and so is the verdict");
+    crate::support::eventually("the other warden", || second.decisions_for("b").failed.is_empty()).await;
+    let verdicts = "verdicts/r/web@sha256:bad";
+    assert!(keep.value(verdicts).await.unwrap().value.starts_with(b"gone "));
+    day(62);
+    first.forget_outdated(keep_for).await.unwrap();
+    for name in [verdicts, "inventory/a"] {
+        assert_eq!(keep.value(name).await.unwrap(), Versioned::default(), "{name}");
+    }
+    // It fails once more: that counts as if nothing had been.
+    first.store(vec![FleetEntry { seq: Some(2), ..failed }]).await.unwrap();
+    assert_eq!(first.decisions_for("b").failed.len(), 1);
+    stop.cancel();
+    assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
+}
+
+pub(crate) async fn the_fuse_trips_once_however_many_wardens_see_the_rollbacks(world: &dyn World) {
+    let keep = world.open().await;
+    let clock = Arc::new(SetClock::default());
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let wardens = [0, 1].map(|_| {
+        let limits = Retention { days: 30, bytes: 1 << 30 };
+        let (collector, task) = Collector::new(keep.clone(), ["a".to_owned()], limits, clock.clone());
+        tasks.spawn("collector", task.run(stop.clone()));
+        collector
+    });
+    let rolled_back = |n: u64| FleetEntry {
+        event: "rolled_back".to_owned(),
+        image: Some(format!("r/image-{n}:1")),
+        new_digest: Some("sha256:bad".to_owned()),
+        timestamp: at(0),
+        ..entry("a", n)
+    };
+    let told = (1..=12).map(|n| {
+        let warden = wardens[usize::try_from(n % 2).unwrap()].clone();
+        async move { warden.store(vec![rolled_back(n)]).await.unwrap() }
+    });
+    futures_util::future::join_all(told).await;
+    for warden in &wardens {
+        crate::support::eventually("the freeze", || warden.decisions_for("a").freezes.len() == 1).await;
+        assert_eq!(warden.decisions_for("a").freezes[0].by, "fuse");
+    }
+    let frozen = Query { event: Some("frozen".to_owned()), ..Query::default() };
+    assert_eq!(keep.history(&frozen).await.unwrap().entries.len(), 1);
+    stop.cancel();
+    assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
+}
+
 pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
     let keep = world.open().await;
     let told = |agent: &str, seq, event: &str, digest: &str| FleetEntry {
@@ -213,10 +321,55 @@ pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
         [told("a", 2, "rolled_back", "d1"), told("b", 2, "error", "d1"), told("c", 1, "updated", "d2")],
     )
     .await;
+    let record = async |repository: &str, digest: &str| {
+        let value = keep.value(&verdict::name(repository, digest)).await.unwrap().value;
+        let record: DigestRecord = serde_json::from_slice(&value).unwrap_or_default();
+        record.agents.into_iter().map(|(agent, latest)| (agent, latest.verdict)).collect::<Vec<_>>()
+    };
     let both = [("a".to_owned(), Verdict::Failed), ("b".to_owned(), Verdict::Failed)];
-    assert_eq!(keep.verdicts("r:5000/web", "d1").await.unwrap(), both);
-    assert_eq!(keep.verdicts("r:5000/web", "d2").await.unwrap(), [("c".to_owned(), Verdict::Proven)]);
-    assert_eq!(keep.verdicts("r:5000/we", "d1").await.unwrap(), []);
+    assert_eq!(record("r:5000/web", "d1").await, both);
+    assert_eq!(record("r:5000/web", "d2").await, [("c".to_owned(), Verdict::Proven)]);
+    assert_eq!(record("r:5000/we", "d1").await, []);
+}
+
+/// Decisions are made in the store, whichever warden asks: their entries and the values that follow are one commit.
+pub(crate) async fn a_decision_and_its_entry_are_one_commit(world: &dyn World) {
+    let keep = world.open().await;
+    let decide = async |decision| keep.commit(vec![Change::Decision(decision)], at(0)).await.unwrap()[0];
+    let decisions = async || {
+        let found = keep.value(DECISIONS).await.unwrap();
+        let value: Decisions = serde_json::from_slice(&found.value).unwrap_or_default();
+        (found.revision, value)
+    };
+    let freeze = Decision::Freeze {
+        reason: "audit".to_owned(),
+        until: at(0) + SignedDuration::from_hours(1),
+        scope: FreezeScope::default(),
+    };
+    let Outcome::Stored(id) = decide(freeze).await else { panic!("it is an entry") };
+    let (first, frozen) = decisions().await;
+    assert_eq!(frozen.freezes[0].id, id.to_string());
+    assert_eq!(all(&*keep).await.last().unwrap().id, id);
+    put(&*keep, [FleetEntry { image: Some("web:1".to_owned()), ..entry("a", 1) }]).await;
+    assert_eq!(decisions().await.0, first, "an entry that decides nothing changes no decision");
+    assert_eq!(decide(Decision::Thaw { id: Some("0".to_owned()) }).await, Outcome::Unchanged);
+    assert!(matches!(decide(Decision::Thaw { id: None }).await, Outcome::Stored(_)));
+    let (last, thawed) = decisions().await;
+    assert!(last > first && thawed.freezes.is_empty());
+    let rule = FuseRule { rollbacks: 2, ..FuseRule::default() };
+    let failed = |image: &str, seq| FleetEntry {
+        timestamp: at(0),
+        event: "rolled_back".to_owned(),
+        image: Some(image.to_owned()),
+        new_digest: Some("d".to_owned()),
+        ..entry("a", seq)
+    };
+    put(&*keep, [failed("web", 2), failed("db", 3)]).await;
+    for expected in [1, 1] {
+        keep.commit(vec![Change::Fuse(rule)], at(0)).await.unwrap();
+        let (_, frozen) = decisions().await;
+        assert_eq!((frozen.freezes.len(), frozen.failed.len()), (expected, 2));
+    }
 }
 
 /// All pages of a search: the entries' messages, newest first.
@@ -241,6 +394,8 @@ pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn W
         event: if seq.is_multiple_of(7) { "rolled_back" } else { "updated" }.to_owned(),
         level: if seq.is_multiple_of(7) { "warning" } else { "info" }.to_owned(),
         reason: (seq.is_multiple_of(11)).then(|| "Exit CODE 1, 100% of \"it\" failed_".to_owned()),
+        // Its first letter is the sign of the unit, whose small letter is an ASCII one.
+        container: (seq.is_multiple_of(13)).then(|| "273 \u{212a}elvin".to_owned()),
         message: seq.to_string(),
         ..entry("a", seq)
     };
@@ -250,7 +405,7 @@ pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn W
     let expect = |holds: &dyn Fn(u64) -> bool| {
         (1..=200).rev().filter(|seq| holds(*seq)).map(|seq: u64| seq.to_string()).collect::<Vec<_>>()
     };
-    let cases: [(Query, &dyn Fn(u64) -> bool); 12] = [
+    let cases: [(Query, &dyn Fn(u64) -> bool); 13] = [
         (base(), &|_| true),
         (Query { machine: some("m1"), ..base() }, &|n| n % 2 == 1),
         (Query { machine: some("m1"), service: some("s2"), ..base() }, &|n| n % 2 == 1 && n % 3 == 2),
@@ -261,6 +416,7 @@ pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn W
         (Query { text: some("100% of \"IT\" failed_"), service: some("s0"), ..base() }, &|n| {
             n.is_multiple_of(33)
         }),
+        (Query { text: some("kelvin"), ..base() }, &|n| n.is_multiple_of(13)),
         (Query { text: some("nowhere"), ..base() }, &|_| false),
         (Query { since: Some(at(50)), until: Some(at(60)), ..base() }, &|n| (50..60).contains(&n)),
         (Query { machine: some("m0"), since: Some(at(190)), ..base() }, &|n| n >= 190 && n.is_multiple_of(2)),

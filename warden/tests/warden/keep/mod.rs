@@ -10,6 +10,8 @@ use evenkeel_warden::keep::Keep;
 use evenkeel_warden::keep::embedded::Embedded;
 use tempfile::TempDir;
 
+use crate::postgres::Server;
+
 /// A place for one store.
 #[async_trait]
 pub(crate) trait World: Send + Sync {
@@ -26,8 +28,22 @@ impl World for Folder {
     }
 }
 
+#[async_trait]
+impl World for Server {
+    async fn open(&self) -> Arc<dyn Keep> {
+        self.keep()
+    }
+}
+
 macro_rules! conformance {
     ($($case:ident,)*) => {
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::cases::$case(&super::Server::start()).await;
+            })*
+        }
+
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
@@ -45,7 +61,11 @@ conformance! {
     many_writers_lose_nothing_and_readers_skip_nothing,
     only_transitions_of_a_heartbeat_are_entries,
     of_two_that_swap_a_value_one_wins,
+    the_fuse_trips_once_however_many_wardens_see_the_rollbacks,
+    a_value_is_removed_unless_it_has_changed,
+    what_nobody_needs_of_the_fleet_is_marked_and_then_removed,
     the_latest_verdict_of_a_machine_counts,
+    a_decision_and_its_entry_are_one_commit,
     every_filter_finds_what_it_should_page_by_page,
     a_search_without_end_is_cut_into_pages,
     what_is_too_old_or_too_much_is_removed_oldest_first,

@@ -9,6 +9,7 @@ use evenkeel_common::wire::ServiceStatus;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::{Behaviour, FakeWorld, Inner};
+use super::gates::Asker;
 
 const DELIVERED: &str = "every entry recorded reaches the destination";
 const ENDLESS: &str = "nothing waits for ever once its cause is gone";
@@ -28,6 +29,7 @@ impl FakeWorld {
         for one in all {
             inner.check_nothing_waits(one);
             inner.check_images(one);
+            inner.check_noted(one);
         }
         let services: Vec<String> = inner.services.iter().map(|service| service.name.clone()).collect();
         for service in services {
@@ -51,7 +53,8 @@ impl Inner {
         let deploying = self.durable.get(name).is_some_and(|durable| durable.deployment.is_some());
         self.unless(!deploying && !record.deploying, ENDLESS, |_| format!("{name} deploys"));
         self.unless(!record.degraded, ENDLESS, |_| format!("{name} is degraded"));
-        let is_fresh = |at: Timestamp| self.now.duration_since(at) <= SignedDuration::from_secs(40);
+        let is_fresh =
+            |at: Timestamp| self.wall(self.now).duration_since(at).abs() <= SignedDuration::from_secs(40);
         let is_checked = !one.config.is_polled() || record.last_check.is_some_and(is_fresh);
         self.unless(is_checked, ENDLESS, |_| format!("{name} is not checked any more"));
         let fault = record.errored.clone().unwrap_or_default();
@@ -84,7 +87,8 @@ impl Inner {
             let is_known = |durable: &Durable| {
                 durable.blocked.values().chain(durable.not_found.values()).any(|known| *known == digest)
             };
-            let excused = self.durable.values().any(is_known) || one.record.errored.is_some();
+            let is_held = self.is_held(&tag, &digest, Asker::Cycle);
+            let excused = self.durable.values().any(is_known) || one.record.errored.is_some() || is_held;
             let (service, runs) = (service.name.clone(), container.image.clone());
             self.unless(is_current || excused, ENDLESS, |inner| {
                 format!("{service} runs on {} and is not updated", inner.truth.word(&runs))

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use evenkeel_common::http::{
-    Admitted, Arrival, Bodies, Guard, HeaderMap, Limits, Method, Request, Response, Routes,
-};
-use evenkeel_common::wire::ErrorBody;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 use warp::filters::BoxedFilter;
 
-use super::{Api, with_type};
+use super::{Admitted, Arrival, Bodies, Guard, Limits, Request, Response, Routes};
+use crate::wire::ErrorBody;
 
 /// Where the document is served.
 const PATH: &str = "/openapi.json";
@@ -21,7 +21,7 @@ const JSON: &str = "application/json";
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// What is said about an endpoint.
-pub(super) struct Doc {
+pub struct Doc {
     summary: &'static str,
     query: Vec<(&'static str, &'static str, Value)>,
     body: Option<(&'static [&'static str], &'static str, Option<MakeSchema>)>,
@@ -30,70 +30,95 @@ pub(super) struct Doc {
 
 impl Doc {
     /// What the endpoint is for, in one sentence.
-    pub(super) fn of(summary: &'static str) -> Self {
+    pub fn of(summary: &'static str) -> Self {
         Self { summary, query: Vec::new(), body: None, answers: Vec::new() }
     }
 
     /// It answers with this type.
-    pub(super) fn json<T: JsonSchema>(mut self, status: u16, when: &'static str) -> Self {
+    #[must_use]
+    pub fn json<T: JsonSchema>(mut self, status: u16, when: &'static str) -> Self {
         self.answers.push((status, when, JSON, Some(SchemaGenerator::subschema_for::<T>)));
         self
     }
 
     /// It answers with something that is no JSON.
-    pub(super) fn text(mut self, status: u16, when: &'static str, media_type: &'static str) -> Self {
+    #[must_use]
+    pub fn text(mut self, status: u16, when: &'static str, media_type: &'static str) -> Self {
         self.answers.push((status, when, media_type, None));
         self
     }
 
     /// It answers without a body.
-    pub(super) fn empty(mut self, status: u16, when: &'static str) -> Self {
+    #[must_use]
+    pub fn empty(mut self, status: u16, when: &'static str) -> Self {
         self.answers.push((status, when, "", None));
         self
     }
 
     /// It takes a query parameter, described by a JSON schema.
-    pub(super) fn query(mut self, name: &'static str, what: &'static str, schema: Value) -> Self {
+    #[must_use]
+    pub fn query(mut self, name: &'static str, what: &'static str, schema: Value) -> Self {
         self.query.push((name, what, schema));
         self
     }
 
     /// It reads a body, of whatever form.
-    pub(super) fn body(mut self, media_types: &'static [&'static str], what: &'static str) -> Self {
+    #[must_use]
+    pub fn body(mut self, media_types: &'static [&'static str], what: &'static str) -> Self {
         self.body = Some((media_types, what, None));
         self
     }
 
     /// It reads this type, if there is a body.
-    pub(super) fn json_body<T: JsonSchema>(mut self, what: &'static str) -> Self {
+    #[must_use]
+    pub fn json_body<T: JsonSchema>(mut self, what: &'static str) -> Self {
         self.body = Some((&[JSON], what, Some(SchemaGenerator::subschema_for::<T>)));
         self
     }
 
     /// The path names a service, which may not exist.
-    pub(super) fn named(self) -> Self {
+    #[must_use]
+    pub fn named(self) -> Self {
         self.json::<ErrorBody>(404, "No service of this name is configured.")
     }
 }
 
-/// The endpoints, one line each.
-pub(super) struct Endpoints {
-    routes: Routes<Api>,
-    said: Vec<(Method, &'static str, Doc)>,
+/// What is said about a program.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// Its name.
+    pub title: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// What it does, in one sentence.
+    pub summary: &'static str,
+    /// What holds for all endpoints.
+    pub description: &'static str,
 }
 
-impl Endpoints {
+/// The endpoints, one line each.
+pub struct Endpoints<S> {
+    routes: Routes<S>,
+    said: Vec<(Method, &'static str, Doc)>,
+    about: About,
+}
+
+/// Looks at a request before its body is read.
+type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
+
+impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
     /// None yet.
-    pub(super) fn new(api: Api) -> Self {
-        Self { routes: Routes::new(api), said: Vec::new() }
+    pub fn new(about: About, state: S) -> Self {
+        Self { routes: Routes::new(state), said: Vec::new(), about }
     }
 
     /// Adds an endpoint.
-    pub(super) fn route<F>(
+    #[must_use]
+    pub fn route<F>(
         mut self,
         method: Method,
         path: &'static str,
-        handler: impl Fn(Api, Request) -> F + Send + Sync + 'static,
+        handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
         doc: Doc,
     ) -> Self
     where
@@ -104,41 +129,47 @@ impl Endpoints {
         self
     }
 
-    /// Adds an endpoint that reads a body, of whoever sends one.
-    pub(super) fn route_with_body<F>(
+    /// Adds an endpoint that reads a body, of whoever `admit` lets send one.
+    #[must_use]
+    pub fn route_with_body<F>(
         mut self,
         method: Method,
         path: &'static str,
         bodies: &Bodies,
-        handler: impl Fn(Api, Request) -> F + Send + Sync + 'static,
+        admit: Admit<S>,
+        handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
         doc: Doc,
     ) -> Self
     where
         F: Future<Output = Response> + Send + 'static,
     {
         self.said.push((method.clone(), path, doc));
-        #[allow(clippy::result_large_err)] // The answer of one that is refused; here everybody is admitted.
-        let admit = |_: &Api, _: &HeaderMap, arrival: &Arrival| Ok(Admitted::as_peer(arrival));
         self.routes = self.routes.route_with_body(method, path, bodies, admit, handler);
         self
     }
 
     /// The filter that answers every request, the one for the document included.
-    pub(super) fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
+    pub fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let own = Doc::of("This document.").json::<Map<String, Value>>(200, "An OpenAPI 3.1 document.");
         self.said.push((Method::GET, PATH, own));
         // Written when it is asked for, which is seldom: it takes a millisecond then, and neither time nor memory before.
-        let said = Arc::new(self.said);
+        let (said, about) = (Arc::new(self.said), self.about);
         self.routes
             .route(Method::GET, PATH, move |_, _| {
                 let said = said.clone();
-                async move { with_type(document(&said).to_string(), JSON) }
+                async move { answer(document(about, &said).to_string()) }
             })
             .into_filter(guard, limits)
     }
 }
 
-fn document(said: &[(Method, &'static str, Doc)]) -> Value {
+fn answer(document: String) -> Response {
+    let mut response = Response::new(Bytes::from(document).into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+fn document(about: About, said: &[(Method, &'static str, Doc)]) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
@@ -152,15 +183,10 @@ fn document(said: &[(Method, &'static str, Doc)]) -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {
-            "title": "Evenkeel agent",
-            "version": env!("CARGO_PKG_VERSION"),
-            "summary": "Keeps container services up to date.",
-            "description": "There is no login. Requests whose Host is no IP address, localhost, the machine's name \
-                or in api.allowed_hosts are refused with 403, and so are those from pages of other sites, except that a \
-                link may lead to the page and anybody may ask for /health. What GET serves, HEAD serves too. A body is \
-                read only where one is described. While the agent starts, what needs its services is answered with 503 \
-                and Retry-After until they are loaded. Where too much is under way at once the answer is 429 or 503 with \
-                Retry-After.",
+            "title": about.title,
+            "version": about.version,
+            "summary": about.summary,
+            "description": about.description,
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
@@ -195,8 +221,11 @@ fn operation(method: &Method, path: &str, doc: &Doc, schemas: &mut SchemaGenerat
             Some(make) => json!({ "schema": make(schemas) }),
             None => json!({ "schema": { "type": "string" } }),
         };
-        responses
-            .insert(status.to_string(), json!({ "description": when, "content": { *media_type: content } }));
+        // One status may come in several forms.
+        let answer = responses
+            .entry(status.to_string())
+            .or_insert_with(|| json!({ "description": when, "content": {} }));
+        answer["content"][*media_type] = content;
     }
     responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Refused" }));
     let mut operation = json!({

@@ -1,0 +1,95 @@
+//! The containers of a service: a list, and what the engine says about each of them.
+
+use std::collections::HashMap;
+use std::future::ready;
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use serde_json::{Value, json};
+
+use super::connection::AT_ONCE;
+use super::names::{checked, escaped};
+use super::{DockerEngine, answer, convert};
+use crate::model::output::stable;
+use crate::model::{Container, CurrentOwner, EngineError, Members};
+use crate::ports::HOLD_LABEL;
+
+impl DockerEngine {
+    /// The containers of a service, by name.
+    pub(super) async fn members(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
+        let listed = match members {
+            Members::Project(project) => {
+                self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?
+            }
+            // Podman's names have no slash.
+            Members::Name(name) => self.list("name", format!("^/?{}$", escaped(name))).await?,
+        };
+        let wanted = listed.into_iter().filter_map(|listed| {
+            let labels = answer::map(&listed, "/Labels").unwrap_or_default();
+            let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
+            let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
+            Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
+        });
+        let looks = stream::iter(wanted)
+            .map(|(id, listed)| async move { self.look(&listed, &id).await })
+            .buffer_unordered(AT_ONCE)
+            // One that went away in between is not there.
+            .try_filter_map(|container| ready(Ok(container)));
+        let mut containers: Vec<Container> = looks.try_collect().await?;
+        if let Members::Name(name) = members {
+            containers.retain(|container| container.name == *name);
+        }
+        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        Box::pin(self.find_lenders(&mut containers)).await?;
+        Ok(containers)
+    }
+
+    /// Looks up the containers whose networks these use: among themselves, else at the engine.
+    async fn find_lenders(&self, containers: &mut [Container]) -> Result<(), EngineError> {
+        let mut found: HashMap<String, Option<CurrentOwner>> = HashMap::new();
+        for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
+            if found.contains_key(given) {
+                continue;
+            }
+            let owner = match containers.iter().find(|one| one.id == *given || one.name == *given) {
+                Some(container) => Some(CurrentOwner::of(container)),
+                None => Box::pin(self.inspect(checked(given)?)).await?.as_ref().map(CurrentOwner::of),
+            };
+            found.insert(given.clone(), owner);
+        }
+        for owner in containers.iter_mut().filter_map(|container| container.network_of.as_mut()) {
+            owner.found = found.get(&owner.given).cloned().flatten();
+        }
+        Ok(())
+    }
+
+    /// Lists containers in any state, as the engine describes them.
+    pub(super) async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
+        let filters = json!({ filter: [value] }).to_string();
+        let query = [("all", "true"), ("filters", filters.as_str())];
+        let doing = "list containers";
+        let listed = self
+            .connection
+            .read(doing, |client| async move { client.get("/containers/json", &query).await })
+            .await?;
+        match listed {
+            Value::Array(listed) => Ok(listed),
+            Value::Null => Ok(Vec::new()),
+            _ => Err(EngineError::Refused(format!("{doing}: the answer is no list"))),
+        }
+    }
+
+    /// A container of a listing. One that can't be described hides none of the others: it is what the listing says.
+    async fn look(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
+        let doing = format!("inspect container {}", stable(id));
+        let (seen, podman) = match self.seen(&doing, id).await {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(None),
+            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}; only what the listing says of it is known");
+                (Value::Null, self.connection.is_podman().await)
+            }
+        };
+        Ok(convert::container(listed, &seen, podman))
+    }
+}

@@ -1,0 +1,440 @@
+//! The engine as a manager of a swarm: services, tasks, and updates that keep all of a specification but the image.
+//!
+//! A specification is changed as the engine gave it, unknown fields included: the client library's models would drop
+//! what newer engines have.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use bytes::Bytes;
+use http::HeaderValue;
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::answer::{amount, list, map, number, text};
+use super::client::Query;
+use super::names::checked;
+use super::{DockerEngine, convert};
+use crate::model::output::{Tail, stable};
+use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::{EngineError, Reference, SwarmError};
+use crate::ports::Swarm;
+
+/// How long the managers may take for a change.
+const CHANGE: Duration = Duration::from_secs(30);
+/// What an engine takes out of a specification that is sent to it in the version of the API that the agent speaks
+/// (1.51): that came with 1.52. `tests/docker/swarm_spec.rs` looks whether all the rest is kept.
+const NEWER: [&str; 2] = ["/TaskTemplate/Resources/SwapBytes", "/TaskTemplate/Resources/MemorySwappiness"];
+/// A registry is asked by the engine, which may have to log in first.
+const REGISTRY: Duration = Duration::from_secs(30);
+
+#[async_trait]
+impl Swarm for DockerEngine {
+    async fn service(&self, name: &str) -> Result<SwarmService, SwarmError> {
+        let found = self.swarm_service(name).await?;
+        let id = text(&found, "/ID").unwrap_or_default().to_owned();
+        let doing = format!("list the tasks of service {name}");
+        let filters = json!({ "service": [id] }).to_string();
+        let query = [("filters", filters.as_str())];
+        let tasks = self.swarm_read(&doing, "/tasks", &query);
+        let (tasks, nodes, own) =
+            tokio::join!(tasks, self.swarm_read("list nodes", "/nodes", &[]), self.own_node());
+        let (tasks, nodes) = (tasks?, nodes?);
+        let hosts: HashMap<&str, &str> = list(&nodes, "")
+            .iter()
+            .filter_map(|node| Some((text(node, "/ID")?, text(node, "/Description/Hostname")?)))
+            .collect();
+        let gone: BTreeSet<&str> = list(&nodes, "")
+            .iter()
+            .filter(|node| matches!(text(node, "/Status/State"), Some("down" | "disconnected")))
+            .filter_map(|node| text(node, "/ID"))
+            .collect();
+        let own = own.unwrap_or_default();
+        let seen = |seen: &Value| task(seen, name, &hosts, &gone, &own);
+        let host = |id: &&str| hosts.get(id).map(|host| (*host).to_owned());
+        Ok(SwarmService {
+            tasks: list(&tasks, "").iter().filter_map(seen).collect(),
+            nodes_down: gone.iter().filter_map(host).collect(),
+            ..service(&found)
+        })
+    }
+
+    async fn admits(&self, image: &Reference) -> Result<(), SwarmError> {
+        let doing = format!("ask the registry for {image}");
+        let name = image.to_string();
+        let path = format!("/distribution/{}/json", checked(&name).map_err(fault)?);
+        let (path, login) = (path.as_str(), self.registry_login(image).await?);
+        let login = login.as_ref();
+        let asked = self
+            .connection
+            .call(&doing, REGISTRY, |client| async move { client.get_with_login(path, login).await });
+        let (manifest, nodes) = tokio::join!(asked, self.swarm_read("list nodes", "/nodes", &[]));
+        let (wanted, there) = (platforms(&manifest.map_err(fault)?), node_platforms(&nodes?));
+        if wanted.is_empty() || there.is_empty() || wanted.iter().any(|one| there.contains(one)) {
+            return Ok(());
+        }
+        let join = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(", ");
+        Err(SwarmError::Refused(format!(
+            "no node of the swarm can run {image}: it is made for {}, and the nodes are {}",
+            join(&wanted),
+            join(&there)
+        )))
+    }
+
+    async fn set_image(&self, service: &SwarmService, image: &str, force: bool) -> Result<(), SwarmError> {
+        let mut spec = self.specification(service).await?;
+        if let Some(field) = newer_field(&spec) {
+            return Err(SwarmError::Refused(format!(
+                "service {} sets {field}, which its update would take away: the agent does not speak API 1.52 yet",
+                service.name
+            )));
+        }
+        if let Some(place) = spec.pointer_mut("/TaskTemplate/ContainerSpec/Image") {
+            *place = json!(image);
+        }
+        // The platforms are those of the image before: the managers place tasks by them.
+        let reference = Reference::parse(image).map_err(|error| SwarmError::Refused(error.to_string()))?;
+        if let Some(platforms) = self.image_platforms(&reference).await {
+            spec["TaskTemplate"]["Placement"]["Platforms"] = platforms;
+        }
+        if force {
+            spec["TaskTemplate"]["ForceUpdate"] = json!(service.force_update + 1);
+        }
+        let login = self.registry_login(&reference).await?;
+        self.update(service, &spec, &[], login).await
+    }
+
+    async fn roll_back(&self, service: &SwarmService) -> Result<(), SwarmError> {
+        let spec = self.specification(service).await?;
+        // The login of the specification that it goes back to stays with it.
+        self.update(service, &spec, &[("rollback", "previous"), ("registryAuthFrom", "previous-spec")], None)
+            .await
+    }
+
+    async fn task_log(&self, task: &str, lines: u32) -> Result<String, SwarmError> {
+        let task = checked(task).map_err(fault)?;
+        let (path, lines) = (format!("/tasks/{task}/logs"), lines.to_string());
+        let (path, lines) = (path.as_str(), lines.as_str());
+        // The library has no call for the log of a task.
+        let doing = format!("read the log of task {task}");
+        let read = self.connection.read(&doing, |client| async move {
+            let query = [("stdout", "true"), ("stderr", "true"), ("tail", lines)];
+            let mut pieces = client.stream(path, &query).await?.into_body();
+            let mut frames = LogFrames::default();
+            while let Some(frame) = pieces.frame().await {
+                if let Some(data) = frame?.data_ref() {
+                    frames.push(data);
+                }
+            }
+            Ok(frames.tail.text())
+        });
+        read.await.map_err(fault)
+    }
+
+    async fn health_check(&self, container: &str) -> Result<String, SwarmError> {
+        let path = format!("/containers/{}/json", checked(container).map_err(fault)?);
+        let seen = self.swarm_read(&format!("inspect container {container}"), &path, &[]).await?;
+        Ok(convert::health_output(&seen))
+    }
+}
+
+impl DockerEngine {
+    async fn swarm_read(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, SwarmError> {
+        let read = self.connection.read(doing, |client| async move { client.get(path, query).await });
+        read.await.map_err(fault)
+    }
+
+    /// The service of exactly this name, as the engine describes it.
+    async fn swarm_service(&self, name: &str) -> Result<Value, SwarmError> {
+        let filters = json!({ "name": [name] }).to_string();
+        let doing = format!("read service {name}");
+        let listed = self.swarm_read(&doing, "/services", &[("filters", &filters)]).await?;
+        // The filter is one for the beginning of names.
+        let found = list(&listed, "").iter().find(|one| text(one, "/Spec/Name") == Some(name));
+        found.cloned().ok_or_else(|| SwarmError::NoService(name.to_owned()))
+    }
+
+    /// The ID of the engine's own node.
+    async fn own_node(&self) -> Option<String> {
+        let info = self.swarm_read("read the engine's node", "/info", &[]).await.ok()?;
+        text(&info, "/Swarm/NodeID").map(str::to_owned)
+    }
+
+    /// The specification of exactly the version that was read.
+    async fn specification(&self, service: &SwarmService) -> Result<Value, SwarmError> {
+        let now = self.swarm_service(&service.name).await?;
+        let is_same =
+            text(&now, "/ID") == Some(&service.id) && amount(&now, "/Version/Index") == Some(service.version);
+        if is_same { Ok(now["Spec"].clone()) } else { Err(SwarmError::Conflict) }
+    }
+
+    async fn update(
+        &self,
+        service: &SwarmService,
+        spec: &Value,
+        more: Query<'_>,
+        login: Option<HeaderValue>,
+    ) -> Result<(), SwarmError> {
+        let doing = format!("update service {}", service.name);
+        let path = format!("/services/{}/update", checked(&service.id).map_err(fault)?);
+        let version = service.version.to_string();
+        let query = [&[("version", version.as_str())], more].concat();
+        let body = Bytes::from(spec.to_string());
+        let (path, query, login) = (path.as_str(), query.as_slice(), login.as_ref());
+        let done = self.connection.call(&doing, CHANGE, |client| {
+            let body = body.clone();
+            async move { client.send_with_login(path, query, body, login).await }
+        });
+        done.await.map_err(fault)
+    }
+
+    /// The platforms of an image as a specification has them; `None` where the registry does not say.
+    async fn image_platforms(&self, image: &Reference) -> Option<Value> {
+        let name = image.to_string();
+        let path = format!("/distribution/{}/json", checked(&name).ok()?);
+        let (path, login) = (path.as_str(), self.registry_login(image).await.ok()?);
+        let login = login.as_ref();
+        let asked = self.connection.call("ask the registry for platforms", REGISTRY, |client| async move {
+            client.get_with_login(path, login).await
+        });
+        let manifest = asked.await.ok()?;
+        let known = |one: &&Value| text(one, "/architecture").is_some_and(|name| name != "unknown");
+        let platforms = list(&manifest, "/Platforms").iter().filter(known);
+        let platforms: Vec<Value> = platforms
+            .map(|one| json!({ "Architecture": text(one, "/architecture"), "OS": text(one, "/os") }))
+            .collect();
+        (!platforms.is_empty()).then_some(Value::Array(platforms))
+    }
+
+    /// `X-Registry-Auth` for the registry of an image, where there is a login for it.
+    async fn registry_login(&self, image: &Reference) -> Result<Option<HeaderValue>, SwarmError> {
+        let host = &image.repository.host;
+        let login = self.auth.login(host).await.map_err(|reason| {
+            SwarmError::Refused(format!("no credentials for {host}: {}", stable(&reason)))
+        })?;
+        let Some(login) = login else { return Ok(None) };
+        let wrong = || SwarmError::Refused(format!("the credentials for {host} can't be sent"));
+        let encoded = URL_SAFE.encode(serde_json::to_vec(&login).map_err(|_| wrong())?);
+        let mut header = HeaderValue::from_str(&encoded).map_err(|_| wrong())?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+}
+
+/// The lines of a log without the frames that tell its streams apart.
+#[derive(Default)]
+struct LogFrames {
+    rest: Vec<u8>,
+    tail: Tail,
+}
+
+impl LogFrames {
+    fn push(&mut self, data: &[u8]) {
+        self.rest.extend_from_slice(data);
+        loop {
+            let framed = matches!(self.rest.first(), Some(0..=2)) || self.rest.is_empty();
+            if !framed {
+                // With a terminal there are no frames.
+                self.tail.push(&std::mem::take(&mut self.rest));
+                return;
+            }
+            let Some(head) = self.rest.first_chunk::<8>() else { return };
+            let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
+            let Some(payload) = self.rest.get(8..8 + length) else { return };
+            self.tail.push(payload);
+            self.rest.drain(..8 + length);
+        }
+    }
+}
+
+/// The first field of a specification that its update would lose.
+fn newer_field(spec: &Value) -> Option<&'static str> {
+    let is_set = |pointer: &&&str| spec.pointer(pointer).is_some_and(|value| !value.is_null());
+    NEWER.iter().find(is_set)?.rsplit('/').next()
+}
+
+/// What an error of the engine means for a swarm.
+fn fault(error: EngineError) -> SwarmError {
+    let text = error.to_string();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&["not a swarm manager", "not part of a swarm"]) {
+        let why = if says(&["Worker nodes"]) { "it is a worker" } else { "it is in no swarm" };
+        return SwarmError::NotManager(why.to_owned());
+    }
+    if says(&["update out of sequence"]) {
+        return SwarmError::Conflict;
+    }
+    if says(&["does not have a leader", "no elected", "lost quorum", "has no leader", "deadline exceeded"]) {
+        return SwarmError::NoLeader("too few managers are online to agree upon a leader".to_owned());
+    }
+    match error {
+        EngineError::Unavailable(text) => SwarmError::Away(text),
+        EngineError::NotFound(text) | EngineError::Refused(text) => SwarmError::Refused(text),
+    }
+}
+
+fn service(seen: &Value) -> SwarmService {
+    let said = |pointer: &str| text(seen, pointer).unwrap_or_default().to_owned();
+    let mode = if seen.pointer("/Spec/Mode/Global").is_some_and(Value::is_object) {
+        SwarmMode::Global
+    } else if seen.pointer("/Spec/Mode/Replicated").is_some_and(Value::is_object) {
+        SwarmMode::Replicated(amount(seen, "/Spec/Mode/Replicated/Replicas").unwrap_or(1))
+    } else {
+        SwarmMode::Job
+    };
+    SwarmService {
+        id: said("/ID"),
+        name: said("/Spec/Name"),
+        version: amount(seen, "/Version/Index").unwrap_or(0),
+        image: said("/Spec/TaskTemplate/ContainerSpec/Image"),
+        previous_image: text(seen, "/PreviousSpec/TaskTemplate/ContainerSpec/Image").map(str::to_owned),
+        force_update: amount(seen, "/Spec/TaskTemplate/ForceUpdate").unwrap_or(0),
+        mode,
+        update: text(seen, "/UpdateStatus/State").map(|state| UpdateStatus {
+            state: update_state(state),
+            message: stable(text(seen, "/UpdateStatus/Message").unwrap_or_default()),
+            completed_at: text(seen, "/UpdateStatus/CompletedAt").and_then(convert::moment),
+        }),
+        tasks: Vec::new(),
+        nodes_down: BTreeSet::new(),
+    }
+}
+
+fn update_state(word: &str) -> UpdateState {
+    match word {
+        "updating" => UpdateState::Updating,
+        "paused" => UpdateState::Paused,
+        "completed" => UpdateState::Completed,
+        "rollback_started" => UpdateState::RollbackStarted,
+        "rollback_paused" => UpdateState::RollbackPaused,
+        "rollback_completed" => UpdateState::RollbackCompleted,
+        _ => UpdateState::Unknown,
+    }
+}
+
+/// A task; one that is an attachment to a network, or has no ID, is none.
+fn task(
+    seen: &Value,
+    service: &str,
+    hosts: &HashMap<&str, &str>,
+    gone: &BTreeSet<&str>,
+    own: &str,
+) -> Option<Task> {
+    let id = text(seen, "/ID")?.to_owned();
+    let node = text(seen, "/NodeID").unwrap_or_default();
+    let name = match number(seen, "/Slot").filter(|slot| *slot > 0) {
+        Some(slot) => format!("{service}.{slot}"),
+        None => format!("{service}.{}", hosts.get(node).copied().unwrap_or(node)),
+    };
+    let state = match text(seen, "/Status/State").unwrap_or_default() {
+        // What a node does that is gone is not known.
+        "running" if gone.contains(node) => TaskState::Shutdown,
+        "running" => TaskState::Running,
+        "new" | "pending" => TaskState::Pending,
+        "complete" => TaskState::Complete,
+        "failed" => TaskState::Failed,
+        "rejected" => TaskState::Rejected,
+        "shutdown" | "orphaned" | "remove" => TaskState::Shutdown,
+        _ => TaskState::Preparing,
+    };
+    let container = text(seen, "/Status/ContainerStatus/ContainerID").filter(|_| node == own);
+    Some(Task {
+        name,
+        node: hosts.get(node).copied().unwrap_or(node).to_owned(),
+        image: text(seen, "/Spec/ContainerSpec/Image").unwrap_or_default().to_owned(),
+        is_wanted: matches!(text(seen, "/DesiredState"), Some("running" | "ready")),
+        state,
+        since: text(seen, "/Status/Timestamp").and_then(convert::moment),
+        error: stable(text(seen, "/Status/Err").unwrap_or_default()),
+        exit_code: number(seen, "/Status/ContainerStatus/ExitCode"),
+        local_container: container.map(str::to_owned),
+        id,
+    })
+}
+
+/// The platforms that a registry names for an image, in one spelling.
+fn platforms(manifest: &Value) -> BTreeSet<String> {
+    let all = list(manifest, "/Platforms").iter();
+    all.filter_map(|one| platform(text(one, "/os")?, text(one, "/architecture")?)).collect()
+}
+
+/// The platforms of the nodes that take tasks.
+fn node_platforms(nodes: &Value) -> BTreeSet<String> {
+    let takes = |node: &&Value| {
+        text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("active")
+    };
+    let all = list(nodes, "").iter().filter(takes).filter_map(|node| map(node, "/Description/Platform"));
+    all.filter_map(|one| platform(one.get("OS")?, one.get("Architecture")?)).collect()
+}
+
+fn platform(os: &str, architecture: &str) -> Option<String> {
+    let architecture = match architecture {
+        "unknown" | "" => return None,
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "armv7l" | "armv6l" => "arm",
+        "i686" | "i386" => "386",
+        other => other,
+    };
+    Some(format!("{os}/{architecture}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_managers_are_told_apart() {
+        let unavailable = |text: &str| fault(EngineError::Unavailable(text.to_owned()));
+        let worker = "it answered 503: This node is not a swarm manager. Worker nodes can't be used to view or modify cluster state.";
+        assert!(matches!(unavailable(worker), SwarmError::NotManager(why) if why == "it is a worker"));
+        let outside = "it answered 503: This node is not a swarm manager. Use \"docker swarm init\" or \"docker swarm join\"";
+        assert!(matches!(unavailable(outside), SwarmError::NotManager(why) if why == "it is in no swarm"));
+        let alone = "it answered 503: rpc error: code = Unknown desc = The swarm does not have a leader.";
+        assert!(matches!(unavailable(alone), SwarmError::NoLeader(_)));
+        let late = EngineError::Refused("update service web: update out of sequence".to_owned());
+        assert_eq!(fault(late), SwarmError::Conflict);
+        assert!(matches!(unavailable("connection refused"), SwarmError::Away(_)));
+    }
+
+    #[test]
+    fn a_field_that_the_update_would_lose_is_seen() {
+        let spec = |resources: Value| json!({ "TaskTemplate": { "Resources": resources } });
+        assert_eq!(newer_field(&spec(json!({ "SwapBytes": 0 }))), Some("SwapBytes"));
+        assert_eq!(newer_field(&spec(json!({ "MemorySwappiness": 10 }))), Some("MemorySwappiness"));
+        assert_eq!(newer_field(&spec(json!({ "SwapBytes": null, "Limits": {} }))), None);
+    }
+
+    #[test]
+    fn platforms_have_one_spelling() {
+        let manifest = json!({"Platforms": [
+            {"architecture": "amd64", "os": "linux"}, {"architecture": "unknown", "os": "unknown"},
+        ]});
+        let node = |state: &str, availability: &str, architecture: &str| {
+            json!({
+                "Status": {"State": state}, "Spec": {"Availability": availability},
+                "Description": {"Platform": {"OS": "linux", "Architecture": architecture}},
+            })
+        };
+        assert_eq!(platforms(&manifest), BTreeSet::from(["linux/amd64".to_owned()]));
+        let nodes = json!([node("ready", "active", "x86_64"), node("ready", "drain", "aarch64")]);
+        assert_eq!(node_platforms(&nodes), BTreeSet::from(["linux/amd64".to_owned()]));
+    }
+
+    #[test]
+    fn a_log_is_read_out_of_its_frames_however_they_are_cut() {
+        let mut framed = Vec::new();
+        for (stream, line) in [(1_u8, "one\n"), (2, "two\n")] {
+            framed.extend([stream, 0, 0, 0, 0, 0, 0, 4]);
+            framed.extend(line.as_bytes());
+        }
+        for size in [1, 3, 24] {
+            let mut frames = LogFrames::default();
+            framed.chunks(size).for_each(|piece| frames.push(piece));
+            assert_eq!(frames.tail.text().trim(), "one\ntwo");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The wardens over HTTP (DECISIONS 8): asked in order, the one that answered last first. What they say is bounded in size
+//! and time.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use evenkeel_common::tls;
+use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
+use serde::de::DeserializeOwned;
+
+use crate::config::PushConfig;
+use crate::ports::fleet::{Fleet, FleetError, Heard};
+
+const CONNECT: Duration = Duration::from_secs(2);
+/// How long a warden has to answer a question, the time that it was asked to wait left out.
+const ASK: Duration = Duration::from_secs(2);
+const REPORT: Duration = Duration::from_secs(10);
+/// Most bytes of an answer.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// The wardens of a configuration.
+pub struct Wardens {
+    client: Client,
+    bases: Vec<Url>,
+    authorization: HeaderValue,
+    /// The one that answered last.
+    active: Mutex<usize>,
+}
+
+impl Wardens {
+    /// The wardens of the configuration. Nothing is asked yet.
+    pub fn new(config: &PushConfig) -> Result<Self, String> {
+        let base = |url: &String| {
+            Url::parse(&format!("{url}/")).map_err(|error| format!("warden_url is not a URL: {error}"))
+        };
+        let bases = config.warden_urls.iter().map(base).collect::<Result<Vec<_>, _>>()?;
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", config.token.expose()))
+            .map_err(|_| "token has characters that no HTTP header can have".to_owned())?;
+        authorization.set_sensitive(true);
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls::client_config())
+            .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .redirect(Policy::none());
+        let is_loopback = |url: &Url| {
+            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        };
+        let client = if bases.iter().all(is_loopback) { client.no_proxy() } else { client };
+        let client =
+            client.build().map_err(|error| format!("cannot prepare to ask: {}", error.without_url()))?;
+        Ok(Self { client, bases, authorization, active: Mutex::new(0) })
+    }
+
+    /// The first answer that can be used. Only where every warden that answers knows nothing of fleets there is none.
+    async fn first<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+        request: impl Fn(&Client, Url) -> RequestBuilder,
+        path: &str,
+    ) -> Result<(T, HeaderMap), FleetError> {
+        let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = (0..self.bases.len()).filter(|at| *at != active);
+        let mut away = None;
+        for at in std::iter::once(active).chain(others) {
+            let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
+            let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
+            let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
+            let late = |_| Err(FleetError::Away(format!("no answer within {} s", limit.as_secs())));
+            match answer.unwrap_or_else(late) {
+                Ok(answer) => {
+                    *self.active.lock().unwrap_or_else(PoisonError::into_inner) = at;
+                    return Ok(answer);
+                }
+                Err(FleetError::NoFleet) => {}
+                Err(FleetError::Away(why)) => away = away.or(Some(why)),
+            }
+        }
+        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        Err(away.map_or(FleetError::NoFleet, FleetError::Away))
+    }
+}
+
+/// Sends a request, and reads its answer.
+async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, HeaderMap), FleetError> {
+    let away = |error: reqwest::Error| {
+        let kind = if error.is_timeout() {
+            "no answer in time"
+        } else if error.is_connect() {
+            "no connection"
+        } else {
+            "the answer broke off"
+        };
+        FleetError::Away(kind.to_owned())
+    };
+    let mut response = request.send().await.map_err(away)?;
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            return Err(FleetError::Away("the warden refuses this agent's token".to_owned()));
+        }
+        other => return Err(FleetError::Away(format!("the warden answers {other}"))),
+    }
+    let headers = response.headers().clone();
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(away)? {
+        if body.len() + chunk.len() > MOST_BYTES {
+            return Err(FleetError::Away("the warden's answer is too long".to_owned()));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let answer = serde_json::from_slice(&body);
+    let answer = answer.map_err(|_| FleetError::Away("the warden's answer can't be read".to_owned()))?;
+    Ok((answer, headers))
+}
+
+fn date(headers: &HeaderMap) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(headers.get(DATE)?.to_str().ok()?).ok()
+}
+
+#[async_trait]
+impl Fleet for Wardens {
+    async fn decisions(&self, after: u64, wait: Duration) -> Result<Heard, FleetError> {
+        let path = format!("fleet?after={after}&wait={}", wait.as_secs());
+        let (decisions, headers): (FleetDecisions, _) =
+            self.first(wait + REPORT, reqwest::Client::get, &path).await?;
+        Ok(Heard { decisions, date: date(&headers) })
+    }
+
+    async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+        let answer = self.first(ASK, |client, url| client.post(url).json(ask), "fleet/ask").await?;
+        Ok(answer.0)
+    }
+
+    async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
+        let post = |client: &Client, url| client.post(url).json(ask);
+        self.first::<serde_json::Value>(REPORT, post, "fleet/release").await.map(|_| ())
+    }
+
+    async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
+        let post = |client: &Client, url| client.post(url).json(inventory);
+        self.first::<serde_json::Value>(REPORT, post, "inventory").await.map(|_| ())
+    }
+}
+
+/// The wardens in use: they are exchanged when `push` changes while the program runs (DECISIONS 2).
+#[derive(Default)]
+pub struct CurrentWardens(RwLock<Option<Arc<Wardens>>>);
+
+impl CurrentWardens {
+    /// Asks these from now on; without any there is no fleet.
+    pub fn replace(&self, wardens: Option<Wardens>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = wardens.map(Arc::new);
+    }
+
+    fn wardens(&self) -> Result<Arc<Wardens>, FleetError> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(FleetError::NoFleet)
+    }
+}
+
+#[async_trait]
+impl Fleet for CurrentWardens {
+    async fn decisions(&self, after: u64, wait: Duration) -> Result<Heard, FleetError> {
+        self.wardens()?.decisions(after, wait).await
+    }
+
+    async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+        self.wardens()?.ask(ask).await
+    }
+
+    async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
+        self.wardens()?.release(ask).await
+    }
+
+    async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
+        self.wardens()?.report(inventory).await
+    }
+}
+
+#[cfg(test)]
+#[path = "warden_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+//! The client against wardens that answer, refuse, hang, or know nothing of a fleet.
+
+use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::Permission;
+use serde_json::json;
+use wiremock::matchers::{header, method, path, query_param};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::*;
+
+fn wardens(urls: &[String]) -> Wardens {
+    Wardens::new(&PushConfig {
+        warden_urls: urls.to_vec(),
+        token: Secret::new("token-1"),
+        machine_id: String::new(),
+        ring: 2,
+        patience: Duration::ZERO,
+    })
+    .unwrap()
+}
+
+fn question() -> FleetAsk {
+    FleetAsk { image: "r.example/web:1".into(), digest: "sha256:ab".into(), service: "web".into(), ring: 2 }
+}
+
+fn go() -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_json(json!({"answer": "go", "why": "fine", "again": 30, "later": 1}))
+}
+
+async fn warden(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("POST")).and(path("/base/fleet/ask")).respond_with(answer).mount(&server).await;
+    server
+}
+
+fn base(server: &MockServer) -> String {
+    format!("{}/base", server.uri())
+}
+
+#[tokio::test]
+async fn decisions_are_asked_for_with_the_token_and_what_is_known() {
+    let server = MockServer::start().await;
+    Mock::given(method("GET"))
+        .and(path("/base/fleet"))
+        .and(query_param("after", "7"))
+        .and(query_param("wait", "50"))
+        .and(header("authorization", "Bearer token-1"))
+        .respond_with(
+            ResponseTemplate::new(200)
+                .set_body_json(json!({"revision": 8, "new": true}))
+                .insert_header("date", "Thu, 01 Jan 2026 00:02:00 GMT"),
+        )
+        .mount(&server)
+        .await;
+    let heard = wardens(&[base(&server)]).decisions(7, Duration::from_secs(50)).await.unwrap();
+    assert_eq!(heard.decisions.revision, 8);
+    assert_eq!(heard.date, "2026-01-01T00:02:00Z".parse().ok());
+}
+
+#[tokio::test]
+async fn the_next_warden_is_asked_where_one_gives_no_answer_that_can_be_used() {
+    let good = warden(go()).await;
+    for bad in [
+        ResponseTemplate::new(503),
+        ResponseTemplate::new(401),
+        ResponseTemplate::new(404),
+        ResponseTemplate::new(200).set_body_string("{"),
+        ResponseTemplate::new(200).set_body_string("x".repeat(5 * 1024 * 1024)),
+        go().set_delay(Duration::from_secs(30)),
+    ] {
+        let bad = warden(bad).await;
+        let wardens = wardens(&[base(&bad), base(&good)]);
+        let begin = std::time::Instant::now();
+        assert_eq!(wardens.ask(&question()).await.unwrap().answer, Permission::Go);
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+        // The one that answered is asked first from then on.
+        let before = bad.received_requests().await.unwrap().len();
+        wardens.ask(&question()).await.unwrap();
+        assert_eq!(bad.received_requests().await.unwrap().len(), before);
+    }
+}
+
+#[tokio::test]
+async fn there_is_no_fleet_only_where_every_warden_says_so() {
+    let (old, broken) = (warden(ResponseTemplate::new(404)).await, warden(ResponseTemplate::new(500)).await);
+    assert_eq!(wardens(&[base(&old)]).ask(&question()).await, Err(FleetError::NoFleet));
+    let both = wardens(&[base(&old), base(&broken)]).ask(&question()).await;
+    assert!(matches!(both, Err(FleetError::Away(_))), "{both:?}");
+    assert_eq!(CurrentWardens::default().ask(&question()).await, Err(FleetError::NoFleet));
+}

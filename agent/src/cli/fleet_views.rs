@@ -1,0 +1,172 @@
+//! What `evenkeel fleet` prints for people: freezes, digests that are withheld, and what runs where.
+
+use evenkeel_common::wire::{CellVerdict, FailedDigest, FleetCell, FleetImages, Freeze};
+use jiff::Timestamp;
+
+use super::terminal::{Colour, Terminal};
+use super::views::{ago, span, until};
+
+/// Hex digits of a digest in a table.
+const SHORT: usize = 12;
+
+/// The whole map.
+pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> String {
+    let mut out = String::new();
+    for freeze in &map.freezes {
+        out.push_str(&terminal.wrap("frozen: ", &freeze_in_words(freeze, now)));
+    }
+    for failed in &map.failed {
+        out.push_str(&terminal.wrap("withheld: ", &failed_in_words(failed, now)));
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    if map.images.is_empty() {
+        out.push_str("no machine has reported its images yet\n");
+        return out;
+    }
+    let rows: Vec<Vec<(Colour, String)>> = map
+        .images
+        .iter()
+        .flat_map(|image| image.cells.iter().map(|cell| row(cell, &image.repository, map, now)))
+        .collect();
+    let table = terminal.table(&["MACHINE", "SERVICE", "DIGEST", "STATE"], &rows);
+    // One line for the head and one for each row, between which the images stand.
+    let mut lines = table.lines();
+    out.push_str(lines.next().unwrap_or_default());
+    out.push('\n');
+    for image in &map.images {
+        out.push_str(&format!("{}\n", terminal.line(&image.repository)));
+        for line in lines.by_ref().take(image.cells.len()) {
+            out.push_str(&format!("{line}\n"));
+        }
+    }
+    out
+}
+
+fn row(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) -> Vec<(Colour, String)> {
+    let (colour, state) = state(cell, repository, map, now);
+    let digest = cell.image.digest.as_deref().map_or("-".to_owned(), short);
+    vec![
+        (Colour::Plain, format!("  {}", cell.machine)),
+        (Colour::Plain, cell.image.service.clone()),
+        (Colour::Faint, digest),
+        (colour, state),
+    ]
+}
+
+/// How a cell is, the worst first.
+fn state(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) -> (Colour, String) {
+    let image = &cell.image;
+    let available = image.available.as_ref().filter(|available| image.digest.as_ref() != Some(*available));
+    let behind = image.behind_since.map(|since| format!("behind {}", span(now.duration_since(since))));
+    let failed =
+        map.failed.iter().find(|failed| failed.repository == repository && Some(&failed.digest) == available);
+    match (cell.verdict, available) {
+        (Some(CellVerdict::Trying), _) => (Colour::Attention, "being tried".to_owned()),
+        (Some(CellVerdict::Failed), _) => (Colour::Bad, "failed here".to_owned()),
+        (_, Some(_)) if failed.is_some() => {
+            let agents = failed.map(|failed| failed.agents.join(", ")).unwrap_or_default();
+            (Colour::Bad, format!("withheld, failed on {agents}"))
+        }
+        (_, Some(digest)) if image.blocked.as_ref() == Some(digest) => {
+            (Colour::Bad, "blocked here".to_owned())
+        }
+        _ if image.gate.is_some() => {
+            let gate = image.gate.clone().unwrap_or_default();
+            let why = image.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let behind = behind.map(|behind| format!("{behind}, ")).unwrap_or_default();
+            (Colour::Attention, format!("{behind}waits for {gate}{why}"))
+        }
+        (_, Some(_)) => (Colour::Attention, behind.unwrap_or_else(|| "behind".to_owned())),
+        _ if image.digest.is_none() => (Colour::Faint, "not running".to_owned()),
+        _ => {
+            let proven = image.proven_at.map(|at| format!("proven {}", ago(at, now)));
+            (Colour::Good, proven.unwrap_or_else(|| "up to date".to_owned()))
+        }
+    }
+}
+
+fn freeze_in_words(freeze: &Freeze, now: Timestamp) -> String {
+    let machine = freeze.scope.machine.as_ref().map(|id| format!("on {id}, ")).unwrap_or_default();
+    let image = freeze.scope.image.as_ref().map(|image| format!("of {image}, ")).unwrap_or_default();
+    format!(
+        "{} ({image}{machine}by {}, {}, ends {}, id {})",
+        freeze.reason,
+        freeze.by,
+        ago(freeze.since, now),
+        until(freeze.until, now),
+        freeze.id
+    )
+}
+
+fn failed_in_words(failed: &FailedDigest, now: Timestamp) -> String {
+    let reason = failed.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!(
+        "{}@{} failed on {} {}{reason}",
+        failed.repository,
+        failed.digest,
+        failed.agents.join(", "),
+        ago(failed.since, now)
+    )
+}
+
+fn short(digest: &str) -> String {
+    digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(SHORT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fleet(cells: &Value, failed: &Value, freezes: &Value) -> FleetImages {
+        serde_json::from_value(json!({
+            "revision": 1, "machines": ["a", "b"], "freezes": freezes, "failed": failed,
+            "images": [{ "repository": "r.example/web", "cells": cells }],
+        }))
+        .unwrap()
+    }
+
+    fn cell(machine: &str, more: &Value) -> Value {
+        let mut cell = json!({ "machine": machine, "ring": 0, "reported": "2026-01-02T00:00:00Z", "service": "web",
+            "image": "r.example/web:1", "digest": "sha256:0123456789abcdef" });
+        for (key, value) in more.as_object().unwrap() {
+            cell[key] = value.clone();
+        }
+        cell
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_cell_says_the_worst_of_what_is_known() {
+        let newer = json!({ "available": "sha256:ff", "behind_since": "2026-01-02T00:00:00Z" });
+        let and = |key: &str, text: &str| {
+            let mut more = newer.clone();
+            more[key] = json!(text);
+            more
+        };
+        let failed = json!([{ "repository": "r.example/web", "digest": "sha256:ff", "agents": ["c"], "since": "2026-01-02T00:00:00Z" }]);
+        for (more, failed, expected) in [
+            (and("verdict", "trying"), json!([]), "being tried"),
+            (and("verdict", "failed"), failed.clone(), "failed here"),
+            (newer.clone(), failed, "withheld, failed on c"),
+            (and("blocked", "sha256:ff"), json!([]), "blocked here"),
+            (and("blocked", "sha256:ee"), json!([]), "behind 1h00m"),
+            (and("gate", "window"), json!([]), "behind 1h00m, waits for window"),
+            (newer.clone(), json!([]), "behind 1h00m"),
+            (json!({ "digest": null }), json!([]), "not running"),
+            (json!({ "proven_at": "2026-01-01T01:00:00Z" }), json!([]), "proven 1d0h ago"),
+            (json!({}), json!([]), "up to date"),
+        ] {
+            let map = fleet(&json!([cell("a", &more)]), &failed, &json!([]));
+            let image = &map.images[0];
+            let (_, said) = state(&image.cells[0], &image.repository, &map, at("2026-01-02T01:00:00Z"));
+            assert_eq!(said, expected, "{more}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! An action of a service as work that is done outside, and the fact that it ends as.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+
+use crate::ports::{PullProgress, Urgency};
+use crate::service::action::Action;
+use crate::service::input::Input;
+
+use super::super::cycle::Cycle;
+use super::super::observe::Check;
+use super::super::{fleet, maintain, perform, swarm};
+use super::{Done, Member};
+
+impl Member {
+    /// Begins an action. The service hears how it ends.
+    pub(super) fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
+        let world = self.world.clone();
+        match action {
+            Action::Check { generation, asked, images, files, settled, published, newer } => {
+                let cycle = self.cycle.take();
+                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
+                let config = self.service.shared_config();
+                let check = Check { world, cycle, config, images, files, settled, published, newer };
+                async move {
+                    match check.in_parts(generation, asked).await {
+                        (all, None) => Done::Input(all),
+                        (first, Some(rest)) => Done::Part(first, rest.map(Done::Input).boxed()),
+                    }
+                }
+                .boxed()
+            }
+            Action::Inspect { generation, members } => async move {
+                let result = world.engine.containers(&members).await;
+                Done::Input(Box::new(Input::Inspected { generation, result }))
+            }
+            .boxed(),
+            Action::LookAtSwarm { generation, service } => {
+                swarm::look(world, generation, service).map(|input| Done::Input(Box::new(input))).boxed()
+            }
+            Action::Swarm(step) => swarm::step(world, step).map(|input| Done::Input(Box::new(input))).boxed(),
+            Action::Maintain(task) => async move {
+                Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
+            }
+            .boxed(),
+            Action::AskCommand { argv, image, question } => async move {
+                let answer = world.gate_command.ask(&argv, &question).await;
+                Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))
+            }
+            .boxed(),
+            Action::AskFleet { image, ask } => fleet::ask(world, image, ask).map(Done::Input).boxed(),
+            Action::ReleaseFleet(ask) => fleet::release(world, ask).map(Done::Input).boxed(),
+            Action::Restart { name, id } => async move {
+                let result = world.engine.restart(&id).await;
+                Done::Input(Box::new(Input::Restarted { name, result }))
+            }
+            .boxed(),
+            Action::Step(step) => {
+                let (progress, pulled) = watch::channel(PullProgress::default());
+                self.pulled = Some(pulled);
+                async move {
+                    let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
+                    let result = perform::perform(engine, compose, step, &progress).await;
+                    Done::Input(Box::new(Input::Stepped(result)))
+                }
+                .boxed()
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! One check, and one step, of a swarm service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::ConfiguredImage;
+use crate::model::image::ImageId;
+use crate::model::swarm::SwarmService;
+use crate::model::{Digest, SwarmError};
+use crate::ports::Swarm;
+use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
+use crate::service::swarm::plan::{SwarmResult, SwarmStep};
+
+use super::observe::{Check, within};
+use super::worker::World;
+
+/// How many of a failed task's last lines are kept (black box).
+const LOG_LINES: u32 = 20;
+/// How often a change is tried again that another manager's change came before.
+const CONFLICTS: u32 = 5;
+
+impl Check {
+    /// Reads service and registry. What runs is what the specification names: the tasks follow it.
+    pub(super) async fn observe_swarm(
+        &self,
+        name: &str,
+        patience: Option<Duration>,
+    ) -> Result<Observation, CheckFault> {
+        let configured = self.config.images.first().filter(|_| self.images);
+        let remote = async {
+            match configured {
+                Some(image) if !image.reference.is_pinned() => {
+                    within(patience, self.cycle.digest(&image.reference)).await.map(Some)
+                }
+                _ => Ok(None),
+            }
+        };
+        let (remote, service) = tokio::join!(remote, self.world.swarm.service(name));
+        let service = service.map_err(|error| match error {
+            SwarmError::Away(_) => CheckFault::EngineAway(error.to_string()),
+            other => CheckFault::Failed(other.to_string()),
+        })?;
+        let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
+        let mut images = Vec::new();
+        for image in &self.config.images {
+            let mut view = ImageView {
+                running: local(&service, image),
+                ..ImageView::new(image.configured.clone(), image.reference.clone())
+            };
+            match self.answer(remote.clone(), &view, patience).await {
+                Ok(digest) => view.remote = digest,
+                Err(why) => {
+                    unanswered.insert(view.configured.clone(), why);
+                }
+            }
+            if let Some(digest) = &view.remote {
+                match self.unsigned(digest, &view, patience).await {
+                    Ok(why) => unsigned.extend(why.map(|why| (view.configured.clone(), why))),
+                    Err(pending) => {
+                        view.remote = None;
+                        unanswered.insert(view.configured.clone(), pending);
+                    }
+                }
+            }
+            images.push(view);
+        }
+        let containers = service.containers().into();
+        Ok(Observation {
+            images,
+            containers,
+            swarm: Some(Box::new(service)),
+            unanswered,
+            unsigned,
+            ..Observation::default()
+        })
+    }
+
+    /// What the registry has. A digest that was never seen here is confirmed: it is about to be acted on.
+    async fn answer(
+        &self,
+        remote: Result<Option<Digest>, Unanswered>,
+        view: &ImageView,
+        patience: Option<Duration>,
+    ) -> Result<Option<Digest>, Unanswered> {
+        let Some(digest) = remote? else { return Ok(None) };
+        let runs = view.running.iter().any(|image| image.digests.contains(&digest));
+        if runs || self.settled.contains(&(view.configured.clone(), digest.clone())) {
+            return Ok(Some(digest));
+        }
+        within(patience, self.world.registry.confirm(&view.reference)).await.map(Some)
+    }
+}
+
+/// What the service runs of an image; nothing where it runs another one.
+fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
+    let Some(runs) = service.reference() else { return Vec::new() };
+    let tag = |tag: &Option<String>| tag.clone().unwrap_or_else(|| "latest".to_owned());
+    if runs.repository != image.reference.repository || tag(&runs.tag) != tag(&image.reference.tag) {
+        return Vec::new();
+    }
+    let id = ImageId(runs.digest.as_ref().map(ToString::to_string).unwrap_or_default());
+    vec![LocalImage { id, digests: runs.digest.into_iter().collect(), size: 0 }]
+}
+
+/// Reads a service for the decision core.
+pub(super) async fn look(world: Arc<World>, generation: u64, service: String) -> Input {
+    Input::SwarmSeen { generation, result: world.swarm.service(&service).await }
+}
+
+/// Takes a step for the decision core.
+pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
+    Input::SwarmStepped(perform(world.swarm.as_ref(), step).await)
+}
+
+/// Does one step and says how it ended.
+async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
+    let done = match step {
+        SwarmStep::Admit { image } => swarm.admits(&image).await.map(|()| SwarmResult::Admitted),
+        SwarmStep::Set { service, from, to, force, back } => {
+            set(swarm, &Change { service, from, to, force, back }).await
+        }
+        SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
+    };
+    done.unwrap_or_else(|error| {
+        if error.is_passing() { SwarmResult::Passing(error) } else { SwarmResult::Failed(error.to_string()) }
+    })
+}
+
+/// Reads what is known of a task that failed. Only its own node's engine knows its health checks.
+async fn diagnose(swarm: &dyn Swarm, task: &str, container: &str) -> Result<SwarmResult, SwarmError> {
+    let log = if task.is_empty() { String::new() } else { swarm.task_log(task, LOG_LINES).await? };
+    let health = if container.is_empty() { Ok(String::new()) } else { swarm.health_check(container).await };
+    // The container may be gone by now.
+    Ok(SwarmResult::Diagnosed { log, health: health.unwrap_or_default() })
+}
+
+/// What is to be changed.
+struct Change {
+    service: String,
+    from: String,
+    to: String,
+    force: Option<u64>,
+    back: bool,
+}
+
+/// Lets the specification name another image, where it names the one that it should. Somebody else may act at any time:
+/// the service is read again after each conflict.
+async fn set(swarm: &dyn Swarm, change: &Change) -> Result<SwarmResult, SwarmError> {
+    for _ in 0..CONFLICTS {
+        let service = swarm.service(&change.service).await?;
+        let is_forced = change.force.is_none_or(|value| service.force_update >= value);
+        // A rollback that the swarm has paused goes on no more, and some tasks may still be on the new image.
+        let is_stuck = change.back && service.is_paused();
+        if service.image == change.to && is_forced && !is_stuck {
+            return Ok(SwarmResult::Set);
+        }
+        if service.image != change.from && service.image != change.to {
+            return Ok(SwarmResult::Foreign { image: service.image });
+        }
+        if service.is_changing() && !change.back {
+            return Ok(SwarmResult::Busy);
+        }
+        let is_on_new = service.image != change.to;
+        let done = if change.back && is_on_new && service.previous_image.as_deref() == Some(&change.to) {
+            swarm.roll_back(&service).await
+        } else {
+            swarm.set_image(&service, &change.to, !is_forced || is_stuck).await
+        };
+        match done {
+            Err(SwarmError::Conflict) => {}
+            done => return done.map(|()| SwarmResult::Set),
+        }
+    }
+    Ok(SwarmResult::Busy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::model::Reference;
+    use crate::model::swarm::{SwarmMode, UpdateState, UpdateStatus};
+
+    const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
+    const NEW: &str = "web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
+
+    /// A service, and how often somebody else comes before a change.
+    struct Fake(Mutex<(SwarmService, u32)>, Mutex<Vec<String>>);
+
+    impl Fake {
+        fn change(&self, service: &SwarmService, image: &str, how: &str) -> Result<(), SwarmError> {
+            let (now, others) = &mut *self.0.lock().unwrap();
+            if *others > 0 {
+                (*others, now.version) = (*others - 1, now.version + 1);
+            }
+            if service.version != now.version {
+                return Err(SwarmError::Conflict);
+            }
+            self.1.lock().unwrap().push(how.to_owned());
+            image.clone_into(&mut now.image);
+            Ok(())
+        }
+    }
+
+    #[async_trait]
+    impl Swarm for Fake {
+        async fn service(&self, _: &str) -> Result<SwarmService, SwarmError> {
+            Ok(self.0.lock().unwrap().0.clone())
+        }
+
+        async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+            Ok(())
+        }
+
+        async fn set_image(
+            &self,
+            service: &SwarmService,
+            image: &str,
+            force: bool,
+        ) -> Result<(), SwarmError> {
+            self.change(service, image, if force { "force" } else { "set" })
+        }
+
+        async fn roll_back(&self, service: &SwarmService) -> Result<(), SwarmError> {
+            let image = service.previous_image.clone().unwrap_or_default();
+            self.change(service, &image, "roll back")
+        }
+
+        async fn task_log(&self, _: &str, _: u32) -> Result<String, SwarmError> {
+            Ok(String::new())
+        }
+
+        async fn health_check(&self, _: &str) -> Result<String, SwarmError> {
+            Ok(String::new())
+        }
+    }
+
+    fn service(image: &str) -> SwarmService {
+        SwarmService {
+            id: "s".into(),
+            name: "web".into(),
+            version: 1,
+            image: image.into(),
+            previous_image: None,
+            force_update: 0,
+            mode: SwarmMode::Replicated(1),
+            update: None,
+            tasks: Vec::new(),
+            nodes_down: std::collections::BTreeSet::new(),
+        }
+    }
+
+    async fn set_with(service: SwarmService, others: u32, back: bool) -> (SwarmResult, Vec<String>) {
+        let fake = Fake(Mutex::new((service, others)), Mutex::default());
+        let (from, to) = if back { (NEW, OLD) } else { (OLD, NEW) };
+        let step =
+            SwarmStep::Set { service: "web".into(), from: from.into(), to: to.into(), force: None, back };
+        let result = perform(&fake, step).await;
+        (result, fake.1.into_inner().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_looked_at_again_and_a_change_that_is_made_is_not_made_twice() {
+        assert_eq!(set_with(service(OLD), 0, false).await, (SwarmResult::Set, vec!["set".to_owned()]));
+        assert_eq!(set_with(service(OLD), 2, false).await, (SwarmResult::Set, vec!["set".to_owned()]));
+        assert_eq!(set_with(service(OLD), 99, false).await, (SwarmResult::Busy, vec![]));
+        assert_eq!(set_with(service(NEW), 0, false).await, (SwarmResult::Set, vec![]));
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_has_set_is_left_alone() {
+        let foreign = SwarmResult::Foreign { image: "web:2".into() };
+        assert_eq!(set_with(service("web:2"), 0, false).await, (foreign.clone(), vec![]));
+        assert_eq!(set_with(service("web:2"), 0, true).await, (foreign, vec![]));
+        let update =
+            Some(UpdateStatus { state: UpdateState::Updating, message: String::new(), completed_at: None });
+        let busy = SwarmService { update, ..service(OLD) };
+        assert_eq!(set_with(busy, 0, false).await, (SwarmResult::Busy, vec![]));
+    }
+
+    #[tokio::test]
+    async fn the_way_back_is_the_previous_specification_where_that_is_the_old_one() {
+        let previous = SwarmService { previous_image: Some(OLD.into()), ..service(NEW) };
+        assert_eq!(set_with(previous, 0, true).await, (SwarmResult::Set, vec!["roll back".to_owned()]));
+        let other = SwarmService { previous_image: Some(NEW.into()), ..service(NEW) };
+        assert_eq!(set_with(other, 0, true).await, (SwarmResult::Set, vec!["set".to_owned()]));
+        // The swarm has done it.
+        assert_eq!(set_with(service(OLD), 0, true).await, (SwarmResult::Set, vec![]));
+        // It has stopped halfway.
+        let update =
+            UpdateStatus { state: UpdateState::RollbackPaused, message: String::new(), completed_at: None };
+        let halfway = SwarmService { update: Some(update), ..service(OLD) };
+        assert_eq!(set_with(halfway, 0, true).await, (SwarmResult::Set, vec!["force".to_owned()]));
+    }
+}

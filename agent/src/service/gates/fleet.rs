@@ -1,0 +1,63 @@
+//! The gates of the fleet (DECISIONS 8): a digest waits while a decision of the wardens in force says so.
+
+use evenkeel_common::wire::{Freeze, Gate};
+
+use crate::service::candidate::Candidate;
+use crate::service::fleet::ring_waits_until;
+use crate::service::wording::seconds;
+
+use super::{Rules, View, by, held, open, redeploy};
+
+pub(super) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(freeze) = rules.fleet.freeze(&candidate.reference, rules.now) else {
+        return open("freeze", "no freeze of the fleet covers it");
+    };
+    told(freeze, held("freeze", String::new()))
+}
+
+/// The freeze that would hold an update of the service, while there is none.
+pub(super) fn freeze_in_force(view: &View<'_>) -> Option<Gate> {
+    let images = view.config.images.iter().filter(|_| view.config.auto_update);
+    let freezes = images.filter_map(|image| view.snapshot.fleet.freeze(&image.reference, view.context.now));
+    let longest = freezes.max_by_key(|freeze| freeze.until)?;
+    Some(told(longest, open("freeze", String::new())))
+}
+
+/// Who has frozen the fleet, why, and until when.
+fn told(freeze: &Freeze, gate: Gate) -> Gate {
+    let why =
+        format!("the fleet is frozen until {} ({}): {}", seconds(freeze.until), freeze.by, freeze.reason);
+    by(format!("thaw {} at the warden", freeze.id), Gate { why, lifts_at: Some(freeze.until), ..gate })
+}
+
+pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(failed) = rules.fleet.failed(&candidate.reference, &candidate.digest) else {
+        return open("immunity", "it is not known to have failed on another machine");
+    };
+    let agent = failed.agents.first().map_or("another machine", String::as_str);
+    let because = failed.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let why = format!("{} failed on {agent} at {}{because}", candidate.digest.short(), seconds(failed.since));
+    let gate = Gate {
+        blocked_by: failed.agents.first().cloned(),
+        output: failed.output.clone(),
+        ..held("immunity", why)
+    };
+    by("unblock it at the warden", gate)
+}
+
+pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    if let Some(hold) = candidate.fleet.as_ref().filter(|hold| hold.until > rules.now) {
+        let gate = held("ring", hold.why.clone());
+        return by(
+            redeploy(rules),
+            Gate { lifts_at: Some(hold.until), blocked_by: hold.agent.clone(), ..gate },
+        );
+    }
+    match ring_waits_until(rules, candidate) {
+        Some(until) => {
+            let why = format!("no warden answers, and this machine is in ring {}", rules.fleet.ring);
+            by(redeploy(rules), Gate { lifts_at: Some(until), ..held("ring", why) })
+        }
+        None => open("ring", "the fleet is asked when nothing else holds it"),
+    }
+}

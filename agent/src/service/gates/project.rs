@@ -1,0 +1,35 @@
+//! What the gates of another service of the compose project come to that lists the same image (`shared.rs`).
+
+use std::sync::LazyLock;
+
+use evenkeel_common::wire::Gate;
+use jiff::Timestamp;
+
+use crate::config::UpdateConfig;
+use crate::service::candidate::Candidate;
+use crate::service::fleet::FleetView;
+
+use super::{Asker, Rules, open};
+
+/// What is known of the fleet where it is not asked.
+static NO_FLEET: LazyLock<FleetView> = LazyLock::new(FleetView::default);
+
+/// The first gate of a service that holds a digest, without what the fleet and other services say of it.
+pub(in crate::service) fn own_hold(
+    service: &str,
+    update: &UpdateConfig,
+    candidate: &Candidate,
+    asker: Asker,
+    now: Timestamp,
+) -> Option<Gate> {
+    Rules::of(service, Some(update), &NO_FLEET, false, now)?.first_hold(candidate, asker)
+}
+
+pub(super) fn project(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let word = "project";
+    let hold = candidate.others.iter().find_map(|other| other.hold(rules.asker, rules.now));
+    match hold {
+        Some(gate) => Gate { gate: word.to_owned(), ..gate },
+        None => open(word, "no other service of the project that has the image holds it"),
+    }
+}

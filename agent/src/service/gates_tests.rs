@@ -1,0 +1,92 @@
+//! Each gate alone, and all of them in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::*;
+use crate::model::image::Digest;
+use crate::ports::PullProgress;
+use crate::service::boot::{Boot, StartReason};
+use crate::service::status::UnsignedDigest;
+use crate::service::tests::config;
+use crate::service::{Durable, Service};
+
+/// What a case changes of a service that is up to date.
+type Change = fn(&mut Snapshot, &mut ServiceConfig, &mut StatusContext<'_>);
+
+fn asked(change: Change) -> WhyReport {
+    let mut config = config();
+    let (service, _) = Service::new(
+        Arc::new(config.clone()),
+        Durable::default(),
+        Boot::default(),
+        StartReason::Start,
+        Timestamp::UNIX_EPOCH,
+    );
+    let mut snapshot = service.snapshot(PullProgress::default());
+    snapshot.status.last_check = Some(Timestamp::UNIX_EPOCH);
+    let mut context = StatusContext {
+        now: Timestamp::from_second(60).unwrap(),
+        next_poll: Some(Timestamp::from_second(90).unwrap()),
+        engine_error: None,
+        state_error: None,
+    };
+    change(&mut snapshot, &mut config, &mut context);
+    why(&snapshot, &config, &context)
+}
+
+#[test]
+fn each_gate_alone_holds_and_gives_the_answer() {
+    let cases: [(&str, &str, Change); 8] = [
+        ("config", "auto_update is false", |_, config, _| config.auto_update = false),
+        ("engine", "connection refused", |_, _, context| {
+            context.engine_error = Some("connection refused");
+        }),
+        ("registry", "no route", |snapshot, _, _| snapshot.registry_fault = Some("no route".into())),
+        ("deploying", "being brought up", |snapshot, _, _| snapshot.status.deploying = true),
+        ("blocked", "failed here", |snapshot, _, _| {
+            snapshot.blocked = BTreeMap::from([("web".to_owned(), Digest::of(b"bad"))]);
+        }),
+        ("not_found", "has no digest", |snapshot, _, _| {
+            snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
+        }),
+        ("signature", "is not signed", |snapshot, _, _| {
+            let digest = Digest::of(b"new");
+            let unsigned = UnsignedDigest { digest, why: "web: 1 is not signed".to_owned() };
+            snapshot.unsigned = BTreeMap::from([("web".to_owned(), unsigned)]);
+        }),
+        ("fault", "compose up failed", |snapshot, _, _| {
+            snapshot.status.errored = Some("compose up failed".into());
+        }),
+    ];
+    for (word, part, change) in cases {
+        let report = asked(change);
+        assert!(report.answer.contains(part), "{word}: {report:#?}");
+        let holding: Vec<&str> =
+            report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
+        assert_eq!(holding, [word, SCHEDULE]);
+    }
+}
+
+#[test]
+fn what_is_up_to_date_waits_for_the_next_check() {
+    let report = asked(|_, _, _| {});
+    assert_eq!(
+        report.answer,
+        "up to date as of the check at 1970-01-01 00:00:00 UTC; the next check is at 1970-01-01 00:01:30 UTC"
+    );
+    let schedule = report.gates.last().unwrap();
+    assert_eq!(schedule.lifts_at, Timestamp::from_second(90).ok());
+    assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web"));
+}
+
+#[test]
+fn the_first_gate_that_holds_gives_the_answer_and_words_are_said_once() {
+    let report = asked(|snapshot, _, context| {
+        context.engine_error = Some("away");
+        snapshot.status.errored = Some("broken".into());
+    });
+    assert!(report.answer.contains("away"), "{report:#?}");
+    let words: BTreeSet<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
+    assert_eq!(words.len(), report.gates.len());
+}

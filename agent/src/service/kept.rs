@@ -1,0 +1,50 @@
+//! Images that a redeployment leaves on what they run: neither a block nor a missing signature is passed by a person's
+//! request (DECISIONS 7), and the answer and the entry name them.
+
+use evenkeel_common::wire::KeptImage;
+
+use crate::model::image::Digest;
+
+use super::compare::Comparison;
+use super::input::{ImageView, Observation};
+use super::rollout::plan::Cause;
+use super::{Service, wording};
+
+impl Service {
+    /// As far as the last check tells. Before the first one a block is known all the same, a signature is not.
+    pub(super) fn kept_images(&self) -> Vec<KeptImage> {
+        if let Some(seen) = &self.seen {
+            return seen.images.iter().filter_map(|view| self.kept_image(view, seen)).collect();
+        }
+        let configured = self.config.images.iter().map(|image| &image.configured);
+        let blocked = configured.filter_map(|image| Some((image, self.durable.blocked.get(image)?)));
+        blocked.map(|(image, digest)| kept(image, digest, "blocked", wording::blocked(digest))).collect()
+    }
+
+    /// What the redeployment that begins now leaves as it is; none where a deployment was begun for another cause.
+    pub(super) fn kept_by(&self, cause: &Cause) -> Vec<KeptImage> {
+        if *cause == Cause::Redeploy { self.kept_images() } else { Vec::new() }
+    }
+
+    fn kept_image(&self, view: &ImageView, seen: &Observation) -> Option<KeptImage> {
+        let image = &view.configured;
+        match self.compared(view, seen) {
+            Comparison::Blocked if !self.durable.declined.contains_key(image) => {
+                let own = self.durable.blocked.get(image);
+                let digest = view.remote.as_ref().or(own)?;
+                let is_own = view.remote.is_none() || self.durable.is_blocked(image, digest);
+                let why = if is_own { wording::blocked(digest) } else { wording::blocked_elsewhere(digest) };
+                Some(kept(image, digest, "blocked", why))
+            }
+            Comparison::Unsigned => {
+                let (why, digest) = (seen.unsigned.get(image)?, view.remote.as_ref()?);
+                Some(kept(image, digest, "signature", wording::unsigned(image, digest, why)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn kept(image: &str, digest: &Digest, gate: &str, why: String) -> KeptImage {
+    KeptImage { image: image.to_owned(), digest: digest.to_string(), gate: gate.to_owned(), why }
+}

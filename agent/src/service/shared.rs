@@ -1,0 +1,141 @@
+//! Images that several services of a compose project list: an update of one of them is one of the others', too, so it
+//! waits for the gates of all (DECISIONS 7).
+//!
+//! Each service judges a digest by its own configuration and by what it has noted: since when it is known, who approved
+//! it, what the gate command said, whether it is signed. The worker of the project hands that on with every check.
+//! Decisions of the fleet are the same for all services of a machine, and are not asked twice.
+
+use std::sync::Arc;
+
+use evenkeel_common::wire::Gate;
+use jiff::Timestamp;
+
+use crate::config::{ConfiguredImage, ServiceConfig, UpdateConfig};
+use crate::model::image::Digest;
+
+use super::candidate::{Candidate, Found};
+use super::compare::Comparison;
+use super::gates::{self, Asker};
+use super::input::{ImageView, Observation, Unsigned};
+use super::{Service, wording};
+
+/// A digest as another service sees it that lists the same image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedCandidate {
+    /// The name of that service.
+    service: String,
+    /// Its gates.
+    update: Arc<UpdateConfig>,
+    /// What it knows of the digest.
+    candidate: Candidate,
+}
+
+impl SharedCandidate {
+    /// The first gate of that service that holds the digest.
+    pub(super) fn hold(&self, asker: Asker, now: Timestamp) -> Option<Gate> {
+        let Self { service, update, candidate } = self;
+        let gate = gates::own_hold(service, update, candidate, asker, now)?;
+        let why = wording::held_elsewhere(service, &gate);
+        Some(Gate { why, ..gate })
+    }
+}
+
+/// Adds to what a check of one service saw what the others of its project make of it.
+pub fn hear_others(observation: &mut Observation, others: &[&Service], now: Timestamp) {
+    let Observation { images, others: said, unsigned, .. } = observation;
+    for view in images {
+        let Some(digest) = &view.remote else { continue };
+        let is_here = view.running.iter().any(|image| image.digests.contains(digest));
+        for other in others {
+            let Some((shared, fault)) = other.shared_candidate(view, digest, now) else { continue };
+            if let Some(why) = fault.filter(|_| !is_here) {
+                unsigned.entry(view.configured.clone()).or_insert(Unsigned::Elsewhere(why));
+            }
+            said.entry(view.configured.clone()).or_default().push(shared);
+        }
+    }
+}
+
+impl Service {
+    /// Whether another service of the project may hold an image of this one.
+    pub(super) fn shares_gates(&self) -> bool {
+        self.siblings().any(|other| other.auto_update && other.update.is_some() && self.shares_image(other))
+    }
+
+    fn shares_image(&self, other: &ServiceConfig) -> bool {
+        let has = |image: &ConfiguredImage| {
+            other.images.iter().any(|theirs| theirs.reference.repository == image.reference.repository)
+        };
+        self.config.images.iter().any(has)
+    }
+
+    /// What this service makes of a digest that another one found, and why it does not count as signed. `None` where it has
+    /// no gates or no such image, or runs the digest already.
+    fn shared_candidate(
+        &self,
+        view: &ImageView,
+        digest: &Digest,
+        now: Timestamp,
+    ) -> Option<(SharedCandidate, Option<String>)> {
+        let update = self.config.update.clone().filter(|_| self.config.auto_update)?;
+        let image = self.config.images.iter().find(|image| self.is_shared(image, view))?;
+        let seen = self.seen.as_ref();
+        let own = seen.and_then(|seen| Some((seen, seen.images.iter().find(|v| is_same(v, image, view))?)));
+        let own = own.filter(|(_, own)| own.remote.as_ref() == Some(digest));
+        if own.is_some_and(|(seen, own)| self.compared(own, seen) == Comparison::UpToDate) {
+            return None;
+        }
+        let name = &self.config.name;
+        let fault = match own {
+            _ if update.signed_by.is_empty() => None,
+            None => Some(wording::not_looked(name, digest)),
+            Some((seen, own)) => match seen.unsigned.get(&own.configured) {
+                None | Some(Unsigned::Elsewhere(_)) => None,
+                Some(why) => {
+                    Some(wording::unsigned_elsewhere(name, &wording::unsigned(&own.configured, digest, why)))
+                }
+            },
+        };
+        let is_it = |found: &&Found| {
+            found.image == image.configured
+                && found.digest == *digest
+                && found.reference.as_ref() == Some(view.target())
+        };
+        let found = self.durable.found.iter().find(is_it);
+        let candidate = Candidate {
+            image: image.configured.clone(),
+            reference: view.target().clone(),
+            digest: digest.clone(),
+            old_digest: None,
+            // It will be noted with its own next check.
+            first_seen: found.map_or(now, |found| found.first_seen),
+            approved: found.is_some_and(|found| found.approved),
+            command: self.command_answer(&image.configured, digest).cloned(),
+            fleet: None,
+            others: Vec::new(),
+        };
+        Some((SharedCandidate { service: name.clone(), update, candidate }, fault))
+    }
+
+    /// Whether an image of this service is the one that another one has asked the registry for. A newer tag that this one
+    /// has not heard of yet is, too, where it will be deployed here.
+    fn is_shared(&self, image: &ConfiguredImage, view: &ImageView) -> bool {
+        let views = self.seen.iter().flat_map(|seen| &seen.images);
+        let own = views.into_iter().find(|own| own.configured == image.configured);
+        let target = own.map_or(&image.reference, ImageView::target);
+        if target == view.target() {
+            return true;
+        }
+        let tags = (view.target().tag.as_deref(), target.tag.as_deref());
+        let (Some(newer), Some(tag)) = tags else { return false };
+        view.newer.is_some()
+            && target.repository == view.target().repository
+            && self.config.is_of_variable(&image.configured)
+            && self.is_newer_tag(newer, tag)
+    }
+}
+
+/// Whether a view of this service is about the same repository and tag.
+fn is_same(own: &ImageView, image: &ConfiguredImage, view: &ImageView) -> bool {
+    own.configured == image.configured && own.target() == view.target()
+}

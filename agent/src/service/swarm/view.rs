@@ -1,0 +1,75 @@
+//! What is shown of a swarm service: its health, how far an update is, and why nothing is deployed.
+
+use evenkeel_common::wire::{DeployPhase, DeployProgress};
+use jiff::Timestamp;
+
+use crate::model::swarm::SwarmMode;
+use crate::service::Service;
+use crate::service::rollout::plan::Cause;
+use crate::service::wording::swarm as wording;
+
+use super::plan::SwarmPhase;
+
+impl Service {
+    /// Whether as many tasks run as are meant to, or why not; `None` where it is scaled to 0.
+    pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
+        let service = self.swarm.as_ref()?;
+        // Somebody wants it to be down.
+        if service.mode == SwarmMode::Replicated(0) {
+            return None;
+        }
+        Some(service.shortage().map_or(Ok(()), Err))
+    }
+
+    /// Why nothing is deployed to the service: it has no tasks by which anything could be proven.
+    pub(in crate::service) fn undeployable(&self) -> Option<String> {
+        let service = self.swarm.as_ref()?;
+        match service.mode {
+            SwarmMode::Job => Some(wording::job(&service.name)),
+            _ if service.desired() > 0 => None,
+            SwarmMode::Replicated(_) => Some(wording::scaled_to_zero(&service.name)),
+            SwarmMode::Global => Some(wording::on_no_node(&service.name)),
+        }
+    }
+
+    /// Takes back what is wanted of a service to which nothing is deployed. The reason, where that was an update.
+    pub(in crate::service) fn hold_undeployable(&mut self, now: Timestamp) -> Option<String> {
+        let why = self.undeployable()?;
+        match self.wanted.take()? {
+            Cause::Update => return Some(why),
+            Cause::Redeploy => self.redeploy_failed(why, String::new(), now),
+            _ => {}
+        }
+        None
+    }
+
+    /// How far the update is.
+    pub(in crate::service) fn swarm_progress(&self) -> Option<DeployProgress> {
+        let rollout = self.durable.swarm.as_ref()?;
+        let deadline = rollout.phase.watch().and_then(|watch| watch.deadline(rollout.plan.grace));
+        let phase = match &rollout.phase {
+            SwarmPhase::Converge { .. } if deadline.is_some() => DeployPhase::Probation,
+            SwarmPhase::Admit | SwarmPhase::Update | SwarmPhase::Converge { .. } => DeployPhase::Starting,
+            SwarmPhase::Diagnose(_) | SwarmPhase::Rollback(_) | SwarmPhase::VerifyRollback { .. } => {
+                DeployPhase::RollingBack
+            }
+        };
+        Some(DeployProgress {
+            phase,
+            image: rollout.plan.image().to_owned(),
+            since: rollout.since,
+            deadline,
+            pulled_bytes: 0,
+            total_bytes: 0,
+        })
+    }
+
+    /// Full IDs of the tasks' containers on this engine: only these can be measured here.
+    pub(in crate::service) fn measurable(&self) -> Vec<String> {
+        let is_here = |id: &str| match &self.swarm {
+            Some(service) => service.tasks.iter().any(|task| task.local_container.as_deref() == Some(id)),
+            None => true,
+        };
+        self.running().filter(|one| is_here(&one.id)).map(|one| one.id.clone()).collect()
+    }
+}

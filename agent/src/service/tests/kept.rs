@@ -1,0 +1,116 @@
+//! Stories of a redeployment that leaves images on what they run, and names them.
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::service::input::Unsigned;
+
+const API: &str = "localhost:5000/api:1";
+
+fn two(update: Option<UpdateConfig>) -> ServiceConfig {
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: API.into(), reference: Reference::parse(API).unwrap() });
+    ServiceConfig { images, update: update.map(Arc::new), ..config() }
+}
+
+/// Both run digest 1; the registry has these.
+fn seen(web: char, api: char) -> Observation {
+    let of_api =
+        Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") };
+    let mut seen = observed(web, &[local("sha256:one", &['1'])], &[&running("web"), &of_api]);
+    let running = vec![local("sha256:api", &['1'])];
+    seen.images.push(ImageView {
+        remote: Some(digest(api)),
+        tagged: running.first().cloned(),
+        running,
+        ..ImageView::new(API.into(), Reference::parse(API).unwrap())
+    });
+    seen
+}
+
+impl Story {
+    /// A person redeploys: the images that the answer names, each with its gate.
+    fn redeploys(&mut self) -> Vec<(String, String)> {
+        match self.service.ask(ServiceRequest::Redeploy, self.now).0 {
+            ServiceReply::Redeploying(kept) => kept.into_iter().map(|one| (one.image, one.gate)).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The redeployment under way ends well; its entry.
+    fn redeployed(&mut self, containers: &[&Container]) -> AuditEntry {
+        let containers: Vec<Container> = containers.iter().map(|c| (*c).clone()).collect();
+        loop {
+            let result = match self.act() {
+                Some(Action::Step(Step::PinImages { .. })) => {
+                    StepResult::ImagesPinned { missing: Vec::new() }
+                }
+                Some(Action::Step(Step::Pull { images, .. })) => {
+                    assert!(images.iter().all(|(image, _)| image != IMAGE), "{images:?}");
+                    let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:new".into())));
+                    StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() }
+                }
+                Some(Action::Step(Step::Start { .. })) => {
+                    let (up, named) = (Ok(String::new()), Vec::new());
+                    StepResult::Started { up, named, containers: containers.clone() }
+                }
+                None => break,
+                other => panic!("{other:?}"),
+            };
+            self.input(Input::Stepped(result));
+        }
+        let all: Vec<&Container> = containers.iter().collect();
+        let later = self.now + SignedDuration::from_secs(60);
+        self.look(&all);
+        self.now = later;
+        self.look(&all);
+        let entry = self.said.iter().find(|entry| entry.event == Kind::FORCE_REDEPLOY);
+        entry.unwrap_or_else(|| panic!("{:#?}", self.said)).clone()
+    }
+}
+
+#[test]
+fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entry() {
+    let blocked: fn(&mut Story, &mut Observation) = |story, _| {
+        story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    };
+    let elsewhere: fn(&mut Story, &mut Observation) = |_, seen| {
+        seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
+    };
+    let unsigned: fn(&mut Story, &mut Observation) = |_, seen| {
+        seen.unsigned.insert(IMAGE.into(), Unsigned::Missing);
+    };
+    for (gate, part, set_up) in [
+        ("blocked", "failed here", blocked),
+        ("blocked", "failed for another service", elsewhere),
+        ("signature", "is not signed", unsigned),
+    ] {
+        let signed = UpdateConfig { signed_by: vec!["/key".into()], ..UpdateConfig::default() };
+        let mut story = Story::of(two((gate == "signature").then_some(signed)));
+        let mut saw = seen('2', '3');
+        set_up(&mut story, &mut saw);
+        // An update of the other one is under way only where a cycle asks for it.
+        story.service.config = Arc::new(ServiceConfig { auto_update: false, ..two(None) });
+        story.check(saw.clone());
+        assert_eq!(story.redeploys(), [(IMAGE.to_owned(), gate.to_owned())]);
+        story.check(saw);
+        let new = Container {
+            id: "new".into(),
+            config_image: API.into(),
+            image: ImageId("sha256:new".into()),
+            ..running("api")
+        };
+        let entry = story.redeployed(&[&running("web"), &new]);
+        assert!(entry.message.ends_with(&format!("; what it had before was kept for {IMAGE}")), "{entry:?}");
+        let reason = entry.reason.unwrap();
+        assert!(reason.contains(IMAGE) && reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn nothing_is_named_where_all_is_redeployed_and_a_block_is_known_before_the_first_check() {
+    let mut story = Story::of(config());
+    assert_eq!(story.redeploys(), []);
+    let mut story = Story::of(config());
+    story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    assert_eq!(story.redeploys(), [(IMAGE.to_owned(), "blocked".to_owned())]);
+}

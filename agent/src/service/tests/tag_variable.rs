@@ -1,0 +1,213 @@
+//! Stories of a newer tag that is written into the env file and deployed (DECISIONS 7).
+
+use evenkeel_common::wire::{FleetAnswer, Permission};
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::model::env_file::find_tag;
+use crate::model::tags::TagPattern;
+use crate::service::fleet::{FleetView, Link};
+use crate::service::input::{TagInForce, Unanswered};
+use crate::service::maintenance::MaintenanceResult;
+
+pub(super) const TEXT: &str = "export WEB_TAG=\"1\" # ours\n";
+const TWIN: &str = "localhost:5000/worker:1";
+
+pub(super) fn tagged(tag: &str) -> Reference {
+    Reference { tag: Some(tag.to_owned()), ..Reference::parse(IMAGE).unwrap() }
+}
+
+pub(super) fn with_variable(update: UpdateConfig) -> ServiceConfig {
+    let update = UpdateConfig {
+        tags: Some(TagPattern::parse(">=1").unwrap()),
+        tag_variable: Some("WEB_TAG".into()),
+        ..update
+    };
+    ServiceConfig { update: Some(Arc::new(update)), env_file: Some("/srv/web/.env".into()), ..config() }
+}
+
+/// Tag 1 runs; the registry has tag 2 with this digest.
+fn newer(remote: char) -> Observation {
+    let mut seen = observed(remote, &[local("sha256:one", &['1'])], &[&running("web")]);
+    seen.images[0].newer = Some(tagged("2"));
+    let setting = find_tag(TEXT, "WEB_TAG").unwrap();
+    seen.tag = Some(TagInForce { setting, file_hash: "hash".into() });
+    seen
+}
+
+impl Story {
+    /// Has steps end well up to the one that writes the tag.
+    pub(super) fn up_to_write(&mut self) -> Option<Action> {
+        loop {
+            let result = match self.act()? {
+                Action::Step(Step::PinImages { .. }) => StepResult::ImagesPinned { missing: Vec::new() },
+                Action::Step(Step::Pull { images, .. }) => {
+                    let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:two".into())));
+                    StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() }
+                }
+                other => return Some(other),
+            };
+            self.input(Input::Stepped(result));
+        }
+    }
+
+    fn started(&mut self, containers: &[&Container]) -> &mut Self {
+        let containers = containers.iter().map(|c| (*c).clone()).collect();
+        self.input(Input::Stepped(StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers,
+        }))
+    }
+}
+
+#[test]
+fn the_line_is_written_after_the_pull_and_put_back_before_compose_is_run_for_a_rollback() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer('2'));
+    let Some(Action::Step(Step::WriteTag { project, tag, line, back, images, .. })) = story.up_to_write()
+    else {
+        panic!("the line comes before compose");
+    };
+    assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("2", false, "2"));
+    assert_eq!(
+        (line.old.as_str(), line.new.as_str()),
+        ("export WEB_TAG=\"1\" # ours", "export WEB_TAG=\"2\" # ours")
+    );
+    assert_eq!(images, [tagged("2")]);
+    // What is in the journal is enough to take it up.
+    let journal = serde_json::to_string(story.service.durable()).unwrap();
+    let read: Durable = serde_json::from_str(&journal).unwrap();
+    assert_eq!(&read, story.service.durable());
+
+    story.input(Input::Stepped(StepResult::TagWritten));
+    let Some(Action::Step(Step::Start { project, tags, .. })) = story.act() else { panic!("compose") };
+    assert_eq!(project.set["WEB_TAG"], "2");
+    assert_eq!(tags[0].0, tagged("2"));
+    let sick = Container {
+        id: "new".into(),
+        config_image: tagged("2").to_string(),
+        image: ImageId("sha256:two".into()),
+        ..with_health("web", HealthState::Unhealthy)
+    };
+    story.started(&[&sick]).at(60).look(&[&sick]);
+    assert!(matches!(story.act(), Some(Action::Step(Step::Diagnose { .. }))));
+    story.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
+    let Some(Action::Step(Step::WriteTag { project, tag, back, .. })) = story.act() else {
+        panic!("the line goes back first");
+    };
+    assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("1", true, "1"));
+    story.input(Input::Stepped(StepResult::TagTaken));
+    let Some(Action::Step(Step::Start { project, tags, .. })) = story.act() else { panic!("compose") };
+    assert_eq!(project.set["WEB_TAG"], "1", "whatever a person has written");
+    assert_eq!(tags[0].0, tagged("1"));
+    let told = story.said.iter().find(|entry| entry.event == Kind::ERROR).expect("it is told");
+    assert_eq!(told.reason.as_deref(), Some("somebody has changed it"));
+    assert_eq!(story.service.durable().blocked.get(IMAGE), Some(&digest('2')));
+}
+
+#[test]
+fn the_fleet_is_asked_about_the_newer_tag() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    let present = FleetView { link: Link::Present, ..FleetView::default() };
+    story.service.set_fleet(Arc::new(present));
+    story.check(newer('2'));
+    let Some(Action::AskFleet { image, ask }) = story.act() else { panic!("it is asked") };
+    assert_eq!((image.as_str(), ask.digest.as_str()), (IMAGE, digest('2').as_str()));
+    assert_eq!(ask.image, tagged("2").to_string());
+    let go = FleetAnswer { answer: Permission::Go, why: String::new(), gate: None, again: 30, agent: None };
+    story.input(Input::FleetAnswered { image, ask: ask.clone(), answer: Ok(go) });
+    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
+    assert_eq!(story.service.leases(), [ask], "it is the same lease");
+}
+
+#[test]
+fn a_line_that_somebody_has_changed_ends_the_update_before_anything_is_changed() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer('2')).up_to_write();
+    story.input(Input::Stepped(StepResult::TagTaken));
+    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+    story.input(Input::Stepped(StepResult::TagsRestored));
+    assert!(matches!(story.act(), Some(Action::Step(Step::Unpin { .. }))));
+    story.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!(story.kinds(), [Kind::ERROR]);
+    assert_eq!(story.service.durable().blocked.len(), 0);
+    // Where it is not known whether it was written, it is put back.
+    story.at(60).check(newer('2')).up_to_write();
+    story.input(Input::Stepped(StepResult::Failed("no space left on device".into())));
+    assert!(matches!(story.act(), Some(Action::Step(Step::WriteTag { back: true, .. }))));
+    story.input(Input::Stepped(StepResult::TagWritten));
+    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+}
+
+#[test]
+fn the_same_content_under_a_newer_name_is_no_update() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer('1'));
+    assert_eq!(story.act(), None);
+    assert_eq!(story.kinds(), []);
+}
+
+#[test]
+fn a_tag_that_a_person_has_written_is_deployed_without_touching_the_line() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    let mut seen = newer('2');
+    (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
+    seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
+    story.check(seen);
+    let Some(Action::Step(Step::Start { project, .. })) = story.up_to_write() else { panic!("compose") };
+    assert_eq!(project.set["WEB_TAG"], "2");
+}
+
+#[test]
+fn all_images_of_the_variable_move_together_or_not_at_all() {
+    let twin = Reference::parse(TWIN).unwrap();
+    let mut config = with_variable(UpdateConfig::default());
+    config.images.push(ConfiguredImage { configured: TWIN.into(), reference: twin.clone() });
+    let worker =
+        Container { config_image: TWIN.into(), image: ImageId("sha256:w".into()), ..running("worker") };
+    let both = |of_worker: Option<char>| {
+        let mut seen = newer('2');
+        seen.containers = [&*seen.containers, std::slice::from_ref(&worker)].concat().into();
+        let running = vec![local("sha256:w", &['5'])];
+        let newer = Some(Reference { tag: Some("2".into()), ..twin.clone() });
+        let remote = of_worker.map(digest);
+        if remote.is_none() {
+            seen.unanswered.insert(TWIN.into(), Unanswered::Failed("away".into()));
+        }
+        seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin.clone()) });
+        seen
+    };
+    let mut story = Story::of(config.clone());
+    story.check(both(None));
+    assert_eq!(story.act(), None, "one registry does not answer");
+    story.at(60).check(both(Some('6')));
+    let Some(Action::Step(Step::WriteTag { images, .. })) = story.up_to_write() else { panic!("both go") };
+    assert_eq!(images.len(), 2);
+    // One that has the same content gets the new name, too.
+    let mut story = Story::of(config);
+    story.check(both(Some('5')));
+    let Some(Action::Step(Step::WriteTag { images, .. })) = story.up_to_write() else { panic!("both go") };
+    assert_eq!(images.len(), 2);
+}
+
+#[test]
+fn what_was_known_before_a_restart_is_asked_for_until_the_list_is_read_again() {
+    let config = with_variable(UpdateConfig::default());
+    let mut story = Story::of(config.clone());
+    let found = |tag: &str| {
+        let found = BTreeMap::from([(IMAGE.to_owned(), vec![tag.to_owned()])]);
+        Input::Maintained(MaintenanceResult::NewerTags(found))
+    };
+    story.check(newer('1')).input(found("3"));
+    assert_eq!(story.service.tags_to_deploy(), ["3"]);
+    assert!(story.service.check_due, "it is looked at without waiting for a cycle");
+    let durable = story.service.durable().clone();
+    let (service, _) =
+        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Start, story.now);
+    story.service = service;
+    assert_eq!(story.service.tags_to_deploy(), ["3"]);
+    let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
+    story.input(Input::Maintained(MaintenanceResult::NewerTags(none)));
+    assert_eq!(story.service.tags_to_deploy(), [""; 0]);
+}

@@ -1,0 +1,186 @@
+//! Hears what the fleet decides (DECISIONS 8): a long poll at the wardens, kept durable, so that what is known holds after
+//! a restart and while no warden answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::store::Store;
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use jiff::SignedDuration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::PROGRAM;
+use crate::config::PushConfig;
+use crate::config::active::Watch;
+use crate::ports::fleet::{Fleet, FleetError};
+use crate::project::worker::Record;
+use crate::service::fleet::{FleetView, Link};
+
+/// Key of what is known in the store.
+pub const STORED: &str = "fleet";
+/// How long a warden may keep a question.
+const WAIT: Duration = Duration::from_secs(50);
+/// Least time between two questions, whatever the answers.
+const PACE: Duration = Duration::from_millis(500);
+/// Time between two questions to a warden that answers at once although nothing has changed.
+const IMPATIENT_PACE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_mins(1);
+/// How long no warden may answer before the fleet counts as away.
+const SILENCE: SignedDuration = SignedDuration::from_secs(30);
+/// How long a fleet that was there must be denied before it counts as gone; and how often a warden is asked that knows of
+/// none.
+const GONE: SignedDuration = SignedDuration::from_hours(1);
+const GONE_PAUSE: Duration = Duration::from_hours(1);
+
+/// Uses the wardens of a configuration from now on.
+pub type ReplaceWardens = Box<dyn Fn(Option<&PushConfig>) -> Result<(), String> + Send + Sync>;
+
+/// The task that listens.
+pub struct FleetListener {
+    /// The wardens.
+    pub fleet: Arc<dyn Fleet>,
+    /// How they are exchanged.
+    pub replace: ReplaceWardens,
+    /// Where it is shown what is known.
+    pub view: watch::Sender<Arc<FleetView>>,
+    /// Where that is kept.
+    pub store: Arc<dyn Store>,
+    /// The configuration in force.
+    pub active: Watch,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Audit.
+    pub record: Record,
+}
+
+/// What is known from earlier lives, for this configuration.
+pub async fn load(store: &dyn Store, push: Option<&PushConfig>) -> FleetView {
+    let Some(push) = push else { return FleetView::default() };
+    let row = store.get(STORED).await.ok().flatten();
+    let known: FleetView = row.and_then(|row| serde_json::from_slice(&row).ok()).unwrap_or_default();
+    configured(known, push)
+}
+
+fn configured(known: FleetView, push: &PushConfig) -> FleetView {
+    let link = if known.link == Link::None { Link::Unknown } else { known.link };
+    FleetView { link, ring: push.ring, patience: push.patience, ..known }
+}
+
+impl FleetListener {
+    /// Listens until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        // Being told to stop is the only end.
+        let _ = stop.run_until_cancelled(self.listen()).await;
+    }
+
+    async fn listen(mut self) {
+        loop {
+            let push = self.active.borrow_and_update().config.push.clone();
+            if let Err(why) = (self.replace)(push.as_ref()) {
+                tracing::warn!("the fleet is not asked: {why}");
+            }
+            match &push {
+                Some(push) => {
+                    let known = (**self.view.borrow()).clone();
+                    self.show(configured(known, push)).await;
+                }
+                None => self.show(FleetView::default()).await,
+            }
+            let is_other = async |active: &mut Watch| {
+                // An error means that the program is stopping.
+                let _ = active.wait_for(|active| active.config.push != push).await;
+            };
+            let mut active = self.active.clone();
+            if push.is_none() {
+                is_other(&mut active).await;
+            } else {
+                tokio::select! {
+                    () = is_other(&mut active) => {}
+                    () = self.poll() => {}
+                }
+            }
+        }
+    }
+
+    /// Asks again and again.
+    async fn poll(&self) {
+        let (mut pause, mut is_first) = (FIRST_PAUSE, true);
+        let (mut silent_since, mut gone_since) = (None, None);
+        loop {
+            let begin = Instant::now();
+            let after = self.view.borrow().revision;
+            // The first answer tells that there is a warden.
+            let wait = if is_first { Duration::ZERO } else { WAIT };
+            let now = || self.clock.now();
+            match self.fleet.decisions(after, wait).await {
+                Ok(heard) => {
+                    (silent_since, gone_since, pause) = (None, None, FIRST_PAUSE);
+                    let is_news = heard.decisions.revision != after;
+                    let known = self.view.borrow().clone();
+                    self.show(known.heard(heard.decisions, heard.date, now())).await;
+                    let is_early = !is_news && !is_first && begin.elapsed() < WAIT / 2;
+                    tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
+                    is_first = false;
+                }
+                Err(FleetError::NoFleet) => {
+                    let since = *gone_since.get_or_insert_with(now);
+                    let known = self.view.borrow().clone();
+                    let was_there = matches!(known.link, Link::Present | Link::Away { .. });
+                    if was_there && now().duration_since(since) < GONE {
+                        // A proxy may answer so for a warden that is down.
+                        self.show(known.away(now())).await;
+                        tokio::time::sleep(jitter(LAST_PAUSE)).await;
+                    } else {
+                        self.show(known.without_fleet()).await;
+                        tokio::time::sleep(jitter(GONE_PAUSE)).await;
+                    }
+                    is_first = true;
+                }
+                Err(FleetError::Away(why)) => {
+                    tracing::debug!("no warden answers: {why}");
+                    let since = *silent_since.get_or_insert_with(now);
+                    if now().duration_since(since) >= SILENCE {
+                        let known = self.view.borrow().clone();
+                        self.show(known.away(now())).await;
+                    }
+                    is_first = true;
+                    tokio::time::sleep(jitter(pause)).await;
+                    pause = LAST_PAUSE.min(pause * 2);
+                }
+            }
+        }
+    }
+
+    /// Shows and keeps what is known from now on, and says when the fleet goes and comes.
+    async fn show(&self, view: FleetView) {
+        let before = self.view.borrow().clone();
+        if *before == view {
+            return;
+        }
+        match (before.link, view.link) {
+            (Link::Present, Link::Away { .. }) => {
+                let message = "no warden answers; updates go on without the fleet, by what is known of it";
+                self.say(Level::Warning, message);
+            }
+            (Link::Away { .. }, Link::Present) => self.say(Level::Info, "a warden answers again"),
+            _ => {}
+        }
+        let row = (view.link != Link::None).then(|| serde_json::to_vec(&view).ok()).flatten();
+        // Whoever watches over the state says when it can't be written; what is known holds all the same.
+        let _ = self.store.put_all(vec![(STORED.to_owned(), row)]).await;
+        self.view.send_replace(Arc::new(view));
+    }
+
+    fn say(&self, level: Level, message: &str) {
+        (self.record)(AuditEntry::new(self.clock.now(), PROGRAM, Kind::FLEET_AWAY, level, message));
+    }
+}
+
+/// Between three quarters of the pause and all of it, so that many agents do not come back at the same instant.
+fn jitter(pause: Duration) -> Duration {
+    pause.mul_f64(1.0 - fastrand::f64() / 4.0)
+}

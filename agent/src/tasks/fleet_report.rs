@@ -1,0 +1,262 @@
+//! What the wardens learn of this machine beside its entries (DECISIONS 8): what runs, and which leases are in use.
+//!
+//! Both follow from what the services show, so that nothing is lost with a message: a lease is renewed as long as its
+//! deployment is under way, and kept until the verdict has arrived. A service gives back itself what nothing came of
+//! (`service/permit.rs`); for one that is gone it is done here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::clock::Clock;
+use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage};
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::ports::fleet::Fleet;
+use crate::project::services::Services;
+use crate::project::worker::Handle;
+use crate::service::fleet::{FleetView, Link};
+
+/// How often it is looked whether the inventory has changed.
+const SETTLE: Duration = Duration::from_secs(3);
+/// How often the inventory is sent although nothing has changed, and again where that failed.
+const INVENTORY_EVERY: Duration = Duration::from_hours(1);
+const INVENTORY_RETRY: Duration = Duration::from_mins(1);
+/// How often a lease is renewed; it is dead after 90 s.
+const RENEW_EVERY: Duration = Duration::from_secs(30);
+/// How often it is looked which leases are in use, and whether a verdict has arrived.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a lease is kept for a verdict that does not arrive.
+const VERDICT_PATIENCE: Duration = Duration::from_mins(5);
+
+/// How far the push to the warden is.
+#[derive(Clone)]
+pub struct PushProgress {
+    /// What was recorded up to now.
+    pub mark: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Whether the warden has everything up to a mark.
+    pub is_delivered: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+}
+
+/// The task that reports.
+pub struct FleetReporter {
+    /// What runs.
+    pub services: Arc<Services>,
+    /// The wardens.
+    pub fleet: Arc<dyn Fleet>,
+    /// What is known of the fleet.
+    pub view: watch::Receiver<Arc<FleetView>>,
+    /// How far the push is.
+    pub push: PushProgress,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl FleetReporter {
+    /// Reports until `stop`. Leases of deployments that are still under way are taken up by the next life.
+    pub async fn run(self, stop: CancellationToken) {
+        // Being told to stop is the only end.
+        let _ = stop.run_until_cancelled(futures_util::future::join(self.inventories(), self.leases())).await;
+    }
+
+    async fn inventories(&self) {
+        let mut view = self.view.clone();
+        let mut sent: Option<(Inventory, Instant)> = None;
+        loop {
+            let present = |view: &Arc<FleetView>| matches!(view.link, Link::Present);
+            if view.wait_for(present).await.is_err() {
+                return std::future::pending().await;
+            }
+            let inventory = self.inventory();
+            let is_due =
+                sent.as_ref().is_none_or(|(last, at)| *last != inventory || at.elapsed() >= INVENTORY_EVERY);
+            let mut wait = SETTLE;
+            if is_due && !self.services.is_starting() {
+                match self.fleet.report(&inventory).await {
+                    Ok(()) => sent = Some((inventory, Instant::now())),
+                    Err(error) => {
+                        tracing::debug!("the inventory could not be sent: {error}");
+                        wait = INVENTORY_RETRY;
+                    }
+                }
+            }
+            sleep(wait).await;
+        }
+    }
+
+    fn inventory(&self) -> Inventory {
+        let report = self.services.report(self.clock.now());
+        let mut images = Vec::new();
+        for (worker, record) in self.services.workers().iter().zip(&report.services) {
+            images.extend(images_of(worker, record));
+        }
+        Inventory { ring: self.view.borrow().ring, images }
+    }
+
+    async fn leases(&self) {
+        let mut kept: BTreeMap<String, Lease> = BTreeMap::new();
+        let mut view = self.view.clone();
+        loop {
+            // Where no warden decides anything, there are no leases to look for.
+            if kept.is_empty() && view.wait_for(|view| view.link != Link::None).await.is_err() {
+                return std::future::pending().await;
+            }
+            let workers = self.services.workers();
+            let (mut held, mut decided, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
+            for worker in workers.iter() {
+                names.insert(worker.config.name.clone());
+                let snapshot = worker.snapshot.borrow();
+                held.extend(snapshot.leases.iter().cloned());
+                decided.extend(snapshot.decided.iter().cloned());
+            }
+            let todo = reconcile(&mut kept, &held, &decided, &names, Instant::now(), &self.push);
+            let renew = todo.renew.iter().map(|ask| async {
+                if let Err(error) = self.fleet.ask(ask).await {
+                    tracing::debug!(image = ask.image, "a lease could not be renewed: {error}");
+                }
+            });
+            let release = todo.release.iter().map(|ask| async {
+                // One that is not given back ends by itself.
+                let _ = self.fleet.release(ask).await;
+            });
+            futures_util::future::join(join_all(renew), join_all(release)).await;
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> Vec<InventoryImage> {
+    let snapshot = worker.snapshot.borrow();
+    let image = |configured: &crate::config::ConfiguredImage| {
+        let reference = configured.reference.to_string();
+        let runs = record.images.iter().flatten().find(|image| image.image == reference);
+        let candidate = snapshot.candidates.iter().find(|found| found.image == configured.configured);
+        let waiting = record.waiting.as_ref().filter(|waiting| waiting.image == configured.configured);
+        InventoryImage {
+            service: record.name.clone(),
+            digest: runs.map(|image| image.digest.clone()),
+            proven_at: snapshot.proven_at.filter(|_| runs.is_some()),
+            available: candidate.map(|found| found.digest.to_string()),
+            behind_since: candidate.map(|found| found.first_seen),
+            blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
+            gate: waiting.map(|waiting| waiting.gate.clone()),
+            why: waiting.map(|waiting| waiting.why.clone()),
+            image: reference,
+        }
+    };
+    worker.config.images.iter().map(image).collect()
+}
+
+/// A lease that this agent has.
+struct Lease {
+    ask: FleetAsk,
+    renewed: Instant,
+    /// The verdict was recorded: since when, and up to where the push must have come.
+    decided: Option<(Instant, u64)>,
+}
+
+/// What is to be asked for once more, and what is to be given back.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Todo {
+    renew: Vec<FleetAsk>,
+    release: Vec<FleetAsk>,
+}
+
+fn key(ask: &FleetAsk) -> String {
+    format!("{} {} {}", ask.service, ask.image, ask.digest)
+}
+
+/// What follows from the leases that are in use (`held`) and those whose deployment has its verdict (`decided`). `services`
+/// are those that there are.
+fn reconcile(
+    kept: &mut BTreeMap<String, Lease>,
+    held: &[FleetAsk],
+    decided: &[FleetAsk],
+    services: &BTreeSet<String>,
+    now: Instant,
+    push: &PushProgress,
+) -> Todo {
+    for ask in held {
+        let fresh = || Lease { ask: ask.clone(), renewed: now, decided: None };
+        kept.entry(key(ask)).or_insert_with(fresh).decided = None;
+    }
+    let mut todo = Todo::default();
+    kept.retain(|name, lease| {
+        if held.iter().all(|ask| key(ask) != *name) {
+            if lease.decided.is_none() && decided.iter().all(|ask| key(ask) != *name) {
+                if !services.contains(&lease.ask.service) {
+                    todo.release.push(lease.ask.clone());
+                }
+                return false;
+            }
+            let (since, mark) = *lease.decided.get_or_insert_with(|| (now, (push.mark)()));
+            // The warden ends the lease by the verdict.
+            if (push.is_delivered)(mark) || now.duration_since(since) >= VERDICT_PATIENCE {
+                return false;
+            }
+        }
+        if now.duration_since(lease.renewed) >= RENEW_EVERY {
+            lease.renewed = now;
+            todo.renew.push(lease.ask.clone());
+        }
+        true
+    });
+    todo
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn ask(digest: &str) -> FleetAsk {
+        FleetAsk { image: "r.example/web:1".into(), digest: digest.into(), service: "web".into(), ring: 0 }
+    }
+
+    #[test]
+    fn a_lease_is_renewed_while_it_is_used_and_kept_for_its_verdict() {
+        let delivered = Arc::new(AtomicBool::new(false));
+        let seen = delivered.clone();
+        let push = PushProgress {
+            mark: Arc::new(|| 7),
+            is_delivered: Arc::new(move |mark| mark == 7 && seen.load(Ordering::Relaxed)),
+        };
+        let mut kept = BTreeMap::new();
+        let start = Instant::now();
+        let services = |count| ["web".to_owned()].into_iter().take(count).collect();
+        let mut of = |seconds, held: &[FleetAsk], decided: &[FleetAsk], count| {
+            let now = start + Duration::from_secs(seconds);
+            let todo = reconcile(&mut kept, held, decided, &services(count), now, &push);
+            (todo.renew.len(), todo.release.len(), kept.len())
+        };
+        let (a, b) = ([ask("sha256:a")], [ask("sha256:b")]);
+        // The service of one that does not begin is gone, and cannot give it back itself.
+        assert_eq!(of(0, &b, &[], 1), (0, 0, 1));
+        assert_eq!(of(1, &[], &[], 0), (0, 1, 0));
+        assert_eq!(of(2, &[], &[], 0), (0, 0, 0));
+        let mut at = |seconds, held: &[FleetAsk], decided: &[FleetAsk]| of(seconds, held, decided, 1);
+        assert_eq!(at(0, &a, &[]), (0, 0, 1));
+        assert_eq!(at(29, &a, &[]), (0, 0, 1));
+        assert_eq!(at(30, &a, &[]), (1, 0, 1));
+        assert_eq!(at(31, &a, &[]), (0, 0, 1));
+        // Its verdict is recorded, and not delivered yet.
+        assert_eq!(at(40, &[], &a), (0, 0, 1));
+        assert_eq!(at(61, &[], &a), (1, 0, 1));
+        delivered.store(true, Ordering::Relaxed);
+        assert_eq!(at(62, &[], &a), (0, 0, 0));
+        // It stays decided, and nothing follows from that any more.
+        assert_eq!(at(63, &[], &a), (0, 0, 0));
+        // One that does not begin, or ends without a verdict, is given back by its service.
+        assert_eq!(at(70, &b, &a), (0, 0, 1));
+        assert_eq!(at(71, &[], &[]), (0, 0, 0));
+        // A verdict that never arrives does not keep it for ever.
+        delivered.store(false, Ordering::Relaxed);
+        at(80, &b, &[]);
+        assert_eq!(at(81, &[], &b).2, 1);
+        assert_eq!(at(81 + 300, &[], &b).2, 0);
+    }
+}

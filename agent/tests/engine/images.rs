@@ -1,0 +1,119 @@
+//! Images: found, fetched, tagged and held.
+
+use super::*;
+
+#[tokio::test]
+async fn images_are_found_by_tag_and_by_id() {
+    let stage = Stage::new().await;
+    let tag = format!("{}/web:1", stage.id);
+    let id = stage.image(&tag, "one", &[]);
+    let by_tag = stage.engine.image(&format!("docker.io/{tag}")).await.unwrap().unwrap();
+    assert_eq!(by_tag.id, ImageId(id.clone()));
+    assert!(by_tag.size > 100_000 && by_tag.repo_digests.is_empty(), "{by_tag:?}");
+    assert_eq!(stage.engine.image(&id).await.unwrap(), Some(by_tag));
+    assert_eq!(stage.engine.image(&format!("{}/none:1", stage.id)).await.unwrap(), None);
+    assert!(stage.engine.image("../containers/json").await.is_err());
+}
+
+#[tokio::test]
+async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
+    let stage = Stage::new().await;
+    let registry = Registry::start().await;
+    let tag = format!("{}/{}:1", registry.host, stage.id);
+    let id = stage.image(&tag, "one", &[]);
+    let pushed = stage.docker(["push", "-q", &tag]);
+    assert_eq!(pushed, tag);
+    let digest = stage.docker(["image", "inspect", "-f", "{{index .RepoDigests 0}}", &tag]);
+    let digest = Digest::parse(digest.split_once('@').unwrap().1).unwrap();
+    stage.docker(["rmi", "-f", &id]);
+
+    let pinned = Reference { digest: Some(digest.clone()), ..reference(&tag) };
+    let (progress, mut seen) = watch::channel(PullProgress::default());
+    stage.engine.pull(&pinned, &progress).await.unwrap();
+    let last = *seen.borrow_and_update();
+    assert!(last.total > 100_000 && last.bytes == last.total, "{last:?}");
+    let image = stage.engine.image(&pinned.repository.at(&digest)).await.unwrap().unwrap();
+    assert_eq!(image.id, ImageId(id.clone()));
+    assert_eq!(stage.engine.image(&tag).await.unwrap(), None, "the tag has not moved");
+
+    stage.engine.tag(&image.id, &reference(&tag)).await.unwrap();
+    assert_eq!(stage.engine.image(&tag).await.unwrap().unwrap().id, image.id);
+    stage.engine.pull(&pinned, &progress).await.unwrap();
+
+    let absent = Reference { digest: Some(Digest::of(b"nothing")), ..reference(&tag) };
+    let error = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    assert!(!error.is_unavailable(), "{error:?}");
+    assert!(error.to_string().starts_with(&format!("pull {absent}: ")), "{error}");
+    let again = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    assert_eq!(error, again, "the same fault gives the same text");
+
+    let host = registry.host.clone();
+    drop(registry);
+    let error = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    assert!(!error.is_unavailable(), "the engine is there, the registry is not: {error:?}");
+    assert!(error.to_string().contains(&host), "{error}");
+}
+
+#[tokio::test]
+async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
+    let stage = Stage::new().await;
+    let first = reference(&format!("{}/web:1", stage.id));
+    let held = reference(&format!("evenkeel.hold/{}:1", stage.id));
+    let id = ImageId(stage.image(&first.tagged(), "one", &[]));
+    stage.engine.tag(&id, &held).await.unwrap();
+    assert_eq!(stage.engine.image(&held.tagged()).await.unwrap().unwrap().id, id);
+    assert_eq!(stage.engine.tags(&held.repository).await.unwrap(), std::slice::from_ref(&held));
+    let longer = reference(&format!("evenkeel.hold/{}x:1", stage.id));
+    assert_eq!(stage.engine.tags(&longer.repository).await.unwrap(), []);
+    stage.engine.untag(&held).await.unwrap();
+    stage.engine.untag(&held).await.unwrap();
+    assert_eq!(stage.engine.image(&held.tagged()).await.unwrap(), None);
+
+    stage.run(&format!("{}-x", stage.id), &[], &first.tagged(), &["true"]);
+    stage.engine.untag(&first).await.unwrap();
+    assert!(stage.engine.image(&id.0).await.unwrap().is_some(), "a stopped container still needs it");
+
+    let gone = ImageId(format!("sha256:{}", "0".repeat(64)));
+    let error = stage.engine.tag(&gone, &held).await.unwrap_err();
+    assert!(matches!(error, EngineError::NotFound(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_anchor_holds_an_image_and_is_no_container_of_the_project() {
+    let stage = Stage::new().await;
+    let (id, name) = (&stage.id, format!("{}-anchor", stage.id));
+    let compose_label = format!("LABEL com.docker.compose.project={id} com.docker.compose.service=web");
+    let changes = [compose_label.as_str(), "VOLUME /data", r#"ENTRYPOINT ["/nope"]"#];
+    let one = ImageId(stage.image(&format!("{id}/web:1"), "one", &changes));
+    let two = ImageId(stage.image(&format!("{id}/web:2"), "two", &changes));
+
+    for _ in 0..2 {
+        stage.engine.anchor(&name, &one, id).await.unwrap();
+    }
+    assert_eq!(stage.engine.anchors(id).await.unwrap(), [name.as_str()]);
+    assert_eq!(stage.engine.anchors("other").await.unwrap(), [] as [&str; 0]);
+    assert_eq!(project(&stage).await, []);
+    let listed = stage.docker(["ps", "-aq", "--filter", &format!("label=com.docker.compose.project={id}")]);
+    assert_eq!(listed, "", "compose does not see it either");
+    let image_of = || stage.docker(["inspect", "-f", "{{.Image}} {{.State.Status}}", &name]);
+    assert_eq!(image_of(), format!("{one} created"));
+
+    let volume = stage.docker(["inspect", "-f", "{{(index .Mounts 0).Name}}", &name]);
+    stage.engine.anchor(&name, &two, id).await.unwrap();
+    assert_eq!(image_of(), format!("{two} created"));
+    assert!(!stage.docker(["volume", "ls", "-q"]).contains(&volume), "its volumes went with it");
+
+    stage.engine.remove_anchor(&name).await.unwrap();
+    stage.engine.remove_anchor(&name).await.unwrap();
+    assert_eq!(stage.engine.anchors(id).await.unwrap(), [] as [&str; 0]);
+
+    let foreign = format!("{id}-foreign");
+    stage.run(&foreign, &["--entrypoint", "sleep"], &format!("{id}/web:1"), &["1000"]);
+    assert!(stage.engine.anchor(&foreign, &one, id).await.is_err());
+    assert!(stage.engine.remove_anchor(&foreign).await.is_err());
+    assert_eq!(stage.docker(["inspect", "-f", "{{.State.Status}}", &foreign]), "running");
+
+    let gone = ImageId(format!("sha256:{}", "0".repeat(64)));
+    let error = stage.engine.anchor(&name, &gone, id).await.unwrap_err();
+    assert!(matches!(error, EngineError::NotFound(_)), "{error:?}");
+}

@@ -1,0 +1,215 @@
+//! Lives with a service of a swarm: updates of every fate, with the agent killed before and after every call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_agent::config::ServiceConfig;
+use evenkeel_agent::model::image::Reference;
+use evenkeel_agent::project::worker::{World, state_key};
+use evenkeel_common::wire::Kind;
+use jiff::SignedDuration;
+use serde_json::json;
+
+use crate::configuration::read;
+use crate::world::swarm::{FailureAction, FakeSwarm, Fate, LIFE};
+use crate::world::{Behaviour, FakeWorld, digest_of, reference};
+use crate::{Script, WEB, live_in, new_world, world};
+
+/// How a life must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// On the new image, which is proven.
+    Updated,
+    /// On the old specification; the new digest is blocked.
+    RolledBack,
+    /// On the old specification; nothing is blocked, since the nodes failed.
+    ByNodes,
+}
+
+/// What happens besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disturbance {
+    None,
+    /// Nobody leads for ten seconds, from this second on.
+    NoLeader(i64),
+    /// Others change something before each of the agent's first changes.
+    Others(u32),
+}
+
+struct Scenario {
+    name: &'static str,
+    fate: Fate,
+    action: FailureAction,
+    script: Script,
+    disturbance: Disturbance,
+    end: End,
+}
+
+const fn one(name: &'static str, fate: Fate, action: FailureAction, end: End) -> Scenario {
+    Scenario { name, fate, action, script: Script::Poll, disturbance: Disturbance::None, end }
+}
+
+/// Fails within the monitor of the swarm.
+const SOON: Fate = Fate::Ends(1000);
+/// Fails when the swarm has called it good.
+const LATE: Fate = Fate::Ends(11_000);
+
+const SCENARIOS: [Scenario; 12] = [
+    one("good", Fate::Runs, FailureAction::Pause, End::Updated),
+    one("fails, pause", SOON, FailureAction::Pause, End::RolledBack),
+    one("fails, rollback", SOON, FailureAction::Rollback, End::RolledBack),
+    one("fails, continue", SOON, FailureAction::Continue, End::RolledBack),
+    one("fails on probation, pause", LATE, FailureAction::Pause, End::RolledBack),
+    one("fails on probation, rollback", LATE, FailureAction::Rollback, End::RolledBack),
+    one("can't be fetched, pause", Fate::NotFetched, FailureAction::Pause, End::ByNodes),
+    one("can't be fetched, rollback", Fate::NotFetched, FailureAction::Rollback, End::ByNodes),
+    Scenario {
+        script: Script::RedeployFirst,
+        ..one("good, asked for by redeploy", Fate::Runs, FailureAction::Rollback, End::Updated)
+    },
+    Scenario {
+        disturbance: Disturbance::NoLeader(4),
+        ..one("good, no leader for a while", Fate::Runs, FailureAction::Rollback, End::Updated)
+    },
+    Scenario {
+        disturbance: Disturbance::NoLeader(2),
+        ..one("fails while there is no leader", SOON, FailureAction::Rollback, End::RolledBack)
+    },
+    Scenario {
+        disturbance: Disturbance::Others(3),
+        ..one("fails, and others change the service, too", SOON, FailureAction::Pause, End::RolledBack)
+    },
+];
+
+fn at(name: &str) -> String {
+    Reference { digest: Some(digest_of(name)), ..reference(WEB) }.to_string()
+}
+
+fn config() -> Arc<ServiceConfig> {
+    let service = json!({
+        "name": "shop", "swarm_service": "shop_web", "images": [WEB], "auto_update": true, "health_grace": 10,
+    });
+    read(&[service]).services.remove(0)
+}
+
+struct Life {
+    fake: FakeWorld,
+    swarm: FakeSwarm,
+    config: Arc<ServiceConfig>,
+}
+
+impl Life {
+    fn new(scenario: &Scenario) -> Self {
+        let fake = new_world();
+        let old = Reference { digest: Some(digest_of("v1")), ..reference(WEB) };
+        let swarm = FakeSwarm::new(&fake, &state_key("shop"), &old, scenario.action);
+        swarm.fate(digest_of("v2"), scenario.fate);
+        fake.push(&reference(WEB), "v2", Behaviour::Good);
+        if let Disturbance::Others(times) = scenario.disturbance {
+            swarm.interfere(times);
+        }
+        Self { fake, swarm, config: config() }
+    }
+
+    /// One incarnation of the agent. Whether it lived.
+    async fn live(&self, script: Script, disturbance: Disturbance) -> bool {
+        let swarm = Arc::new(self.swarm.clone());
+        let world = world(&self.fake, Arc::new(self.fake.clone())).await;
+        let world = Arc::new(World { swarm, ..World::clone(&world) });
+        let disturb = async {
+            if let Disturbance::NoLeader(after) = disturbance {
+                tokio::time::sleep(Duration::from_secs(after.unsigned_abs())).await;
+                self.swarm.lose_leader(SignedDuration::from_secs(10));
+            }
+        };
+        let configs = [self.config.clone()];
+        let (lived, ()) = tokio::join!(live_in(world, &self.fake, &configs, LIFE, script), disturb);
+        lived
+    }
+
+    async fn assert_ended_well(&self, scenario: &Scenario, how: &str) {
+        let what = format!("{}, {how}", scenario.name);
+        let durable = self.fake.durable(&state_key("shop")).await;
+        assert!(durable.swarm.is_none(), "{what}: an update was left unfinished: {:?}", durable.swarm);
+        assert_eq!(self.swarm.violations(), Vec::<String>::new(), "{what}");
+        let (old, new) = (at("v1"), at("v2"));
+        let sets = self.swarm.sets();
+        assert!(sets.iter().all(|set| *set == old || *set == new), "{what}: {sets:?}");
+        let runs = if scenario.end == End::Updated { new } else { old };
+        let tasks = vec![runs.clone(), runs.clone()];
+        assert_eq!(self.swarm.runs(), (runs, tasks, 7), "{what}: {:#?}", self.fake.entries());
+        let blocked: Vec<_> = durable.blocked.values().cloned().collect();
+        let expected = if scenario.end == End::RolledBack { vec![digest_of("v2")] } else { Vec::new() };
+        assert_eq!(blocked, expected, "{what}");
+        let entries = self.fake.entries();
+        let told = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count();
+        let (updated, rolled_back) = (scenario.end == End::Updated, scenario.end == End::RolledBack);
+        let all = (told(Kind::UPDATED), told(Kind::ROLLED_BACK), told(Kind::ROLLBACK_FAILED));
+        assert_eq!(all, (usize::from(updated), usize::from(rolled_back), 0), "{what}: {entries:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_update_of_a_swarm_service_ends_in_the_proven_new_or_the_exact_old_state() {
+    for scenario in &SCENARIOS {
+        let life = Life::new(scenario);
+        assert!(life.live(scenario.script, scenario.disturbance).await);
+        life.assert_ended_well(scenario, "undisturbed").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_killed_at_any_call_to_a_swarm_ends_in_the_proven_new_or_the_exact_old_state() {
+    for scenario in &SCENARIOS {
+        for call in 1..=400 {
+            let life = Life::new(scenario);
+            life.fake.crash_at(Some(call));
+            if life.live(scenario.script, scenario.disturbance).await {
+                assert!(call > 50, "{}: only {call} calls", scenario.name);
+                break;
+            }
+            life.fake.crash_at(None);
+            assert!(life.live(Script::Poll, Disturbance::None).await);
+            life.assert_ended_well(scenario, &format!("killed at call {call}")).await;
+        }
+    }
+}
+
+/// The swarm goes on while nobody looks, and is in any state when the agent is back.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_away_for_any_time_ends_in_the_proven_new_or_the_exact_old_state() {
+    for scenario in &SCENARIOS {
+        for away in (0..20_000).step_by(700) {
+            let life = Life::new(scenario);
+            // The update has been set by then.
+            life.fake.crash_at(Some(26));
+            assert!(!life.live(scenario.script, scenario.disturbance).await, "{}", scenario.name);
+            life.fake.crash_at(None);
+            tokio::time::sleep(Duration::from_millis(away)).await;
+            assert!(life.live(Script::Poll, Disturbance::None).await);
+            life.assert_ended_well(scenario, &format!("away for {away} ms")).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_rolls_back_in_the_middle_is_neither_blocked_nor_set_again() {
+    for after in (500..12_000).step_by(500) {
+        let scenario = &SCENARIOS[0];
+        let life = Life::new(scenario);
+        let person = async {
+            while life.swarm.runs().0 != at("v2") {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            life.swarm.roll_back_by_hand();
+        };
+        let (lived, ()) = tokio::join!(life.live(Script::Poll, Disturbance::None), person);
+        assert!(lived);
+        let what = format!("after {after} ms");
+        assert_eq!(life.swarm.runs(), (at("v1"), vec![at("v1"), at("v1")], 7), "{what}");
+        assert_eq!(life.swarm.sets(), [at("v2")], "{what}: it is set once");
+        let durable = life.fake.durable(&state_key("shop")).await;
+        assert_eq!((durable.swarm.is_none(), durable.blocked.len()), (true, 0), "{what}");
+    }
+}

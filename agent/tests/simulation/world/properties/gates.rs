@@ -1,0 +1,285 @@
+//! What must hold of gates: what they hold is neither fetched nor started, and they hold nothing longer than they may.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
+use evenkeel_agent::model::image::{Digest, ImageId, Reference};
+use evenkeel_agent::ports::GateQuestion;
+use evenkeel_agent::service::Durable;
+use evenkeel_agent::service::input::ServiceRequest;
+use evenkeel_agent::service::rollout::plan::{Cause, Plan};
+use evenkeel_common::store::Change;
+use evenkeel_common::wire::{AuditEntry, Kind};
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::{FakeImage, FakeWorld, Inner, digest_of};
+use super::AtEnd;
+
+const HELD: &str = "a digest that a gate holds is neither fetched nor started";
+const APPROVAL: &str = "an approval is a person's, outlives the agent, and ends with the digest";
+const FIRST_SEEN: &str = "since when a digest is known outlives the agent";
+const PASSES: &str = "a trigger passes approval, age and window, and a redeploy passes the command, too";
+
+/// How long after a person's trigger an update may be due to it. A registry that hangs takes 30 s.
+const TRIGGERED: SignedDuration = SignedDuration::from_secs(75);
+/// What a gate lifts at the end of a life must be deployed by then.
+const SLACK: SignedDuration = SignedDuration::from_secs(20);
+
+/// Who wants an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    Cycle,
+    Trigger,
+    Redeploy,
+}
+
+/// What is true of digests and gates.
+#[derive(Default)]
+pub(in super::super) struct Gated {
+    /// When the agent was told of a digest under a tag first, since it noted another one there.
+    told: BTreeMap<(String, Digest), Timestamp>,
+    /// What the agent has noted, by service and image as configured.
+    noted: BTreeMap<(String, String), (Digest, Timestamp)>,
+    /// What persons have approved, by service.
+    approved: BTreeSet<(String, Digest)>,
+    /// When a person triggered a service last.
+    triggered: BTreeMap<String, Timestamp>,
+    /// Whether the gate command's last answer was "go", by service.
+    answers: BTreeMap<(String, Digest), bool>,
+    /// Digests that may be here: they ran from the beginning, a person has fetched them, or a deployment of them was
+    /// allowed to begin.
+    let_go: BTreeSet<Digest>,
+    /// The agent ended before it could notice that the clock was set.
+    is_jump_unnoticed: bool,
+}
+
+impl Gated {
+    pub(in super::super) fn fetched_by_person(&mut self, digest: &Digest) {
+        self.let_go.insert(digest.clone());
+    }
+}
+
+impl Inner {
+    /// The registry tells the agent what it has under a tag.
+    pub(in super::super) fn digest_told(&mut self, reference: &Reference, digest: Option<&Digest>) {
+        let Some(digest) = digest else { return };
+        self.truth.gated.told.entry((reference.tagged(), digest.clone())).or_insert(self.now);
+    }
+
+    /// The gate command answers.
+    pub(in super::super) fn command_answers(&mut self, question: &GateQuestion, goes: bool) {
+        let key = (question.service.clone(), question.digest.clone());
+        self.truth.gated.answers.insert(key, goes);
+    }
+
+    /// The gate that holds a digest, by what is true.
+    fn holds(
+        &self,
+        config: &ServiceConfig,
+        tag: &str,
+        digest: &Digest,
+        asker: Asker,
+        now: Timestamp,
+    ) -> Option<&'static str> {
+        let update: &UpdateConfig = config.update.as_deref()?;
+        let gated = &self.truth.gated;
+        let key = (config.name.clone(), digest.clone());
+        if !update.signed_by.is_empty() && !self.signed.contains(digest) {
+            return Some("signature");
+        }
+        if asker == Asker::Redeploy {
+            return None;
+        }
+        if !update.gate.is_empty() && gated.answers.get(&key) != Some(&true) {
+            return Some("command");
+        }
+        if asker == Asker::Trigger {
+            return None;
+        }
+        if update.approve && !gated.approved.contains(&key) {
+            return Some("approval");
+        }
+        let told = gated.told.get(&(tag.to_owned(), digest.clone()));
+        if update.min_age.is_some_and(|age| told.is_none_or(|told| now < *told + age)) {
+            return Some("min_age");
+        }
+        let window = update.window.as_ref();
+        window.is_some_and(|window| !window.is_open(self.wall(now))).then_some("window")
+    }
+
+    /// The gate of any service of the project that lists the image and updates it.
+    fn any_holds(
+        &self,
+        tag: &str,
+        digest: &Digest,
+        asker: Asker,
+        now: Timestamp,
+    ) -> Option<(String, &'static str)> {
+        let has = |config: &&Arc<ServiceConfig>| {
+            config.auto_update && config.images.iter().any(|image| image.reference.tagged() == tag)
+        };
+        let mut all = self.truth.configs.iter().filter(has);
+        all.find_map(|one| Some((one.name.clone(), self.holds(one, tag, digest, asker, now)?)))
+    }
+
+    /// Whether a gate holds a digest at the end of a life, or has until a moment ago.
+    pub(super) fn is_held(&self, tag: &str, digest: &Digest, asker: Asker) -> bool {
+        self.any_holds(tag, digest, asker, self.now - SLACK).is_some()
+            || self.any_holds(tag, digest, asker, self.now).is_some()
+    }
+
+    fn is_blurred(&self) -> bool {
+        self.truth.is_torn || self.truth.is_write_lost || self.truth.gated.is_jump_unnoticed
+    }
+
+    /// The agent ends.
+    pub(super) fn agent_ends(&mut self) {
+        self.truth.gated.is_jump_unnoticed |= self.is_clock_news();
+    }
+
+    /// A deployment begins.
+    pub(super) fn check_begun(&mut self, service: &str, plan: &Plan) {
+        let config = self.truth.configs.iter().find(|config| config.name == service).cloned();
+        let triggered = self.truth.gated.triggered.get(service);
+        let is_triggered = triggered.is_some_and(|at| self.now.duration_since(*at) <= TRIGGERED);
+        let asker = match plan.cause {
+            Cause::Redeploy => Asker::Redeploy,
+            _ if is_triggered => Asker::Trigger,
+            _ => Asker::Cycle,
+        };
+        for change in &plan.image_changes {
+            let tag = change.reference.tagged();
+            let is_new = change.old_digest.as_ref() != Some(&change.digest);
+            if config.is_some() && is_new {
+                // The decision was made a moment before it was written.
+                let before = self.now - SignedDuration::from_secs(2);
+                let hold = |now| self.any_holds(&tag, &change.digest, asker, now);
+                let gate = hold(self.now).filter(|(_, gate)| *gate != "window" || hold(before).is_some());
+                let holds = gate.is_none() || self.is_blurred();
+                self.unless(holds, HELD, |inner| {
+                    let what = inner.readable(change.digest.as_str());
+                    let (of, gate) = gate.clone().unwrap_or_default();
+                    format!("{what} is deployed for {service} past {gate} of {of}")
+                });
+            }
+            self.truth.gated.let_go.insert(change.digest.clone());
+        }
+    }
+
+    /// The agent fetches a digest.
+    pub(in super::super) fn check_fetched(&mut self, digest: &Digest) {
+        let is_simple = self.truth.configs.is_empty();
+        let holds = is_simple || self.truth.gated.let_go.contains(digest) || self.is_blurred();
+        self.unless(holds, HELD, |inner| format!("{} is fetched", inner.readable(digest.as_str())));
+    }
+
+    /// The agent's compose makes a container from an image.
+    pub(super) fn check_started(&mut self, id: &ImageId, image: &FakeImage) {
+        let let_go = &self.truth.gated.let_go;
+        let is_let_go =
+            let_go.iter().any(|digest| image.digests.iter().any(|d| d.ends_with(digest.as_str())));
+        let is_simple = self.truth.configs.is_empty() || image.digests.is_empty();
+        let holds = is_simple || is_let_go || self.truth.pulled.contains(id) || self.is_blurred();
+        self.unless(holds, HELD, |inner| format!("{} is started", inner.truth.word(id)));
+    }
+
+    /// What persons have approved is in the transaction that writes it down.
+    pub(super) fn note_approvals(&mut self, changes: &[Change]) {
+        for (_, row) in changes.iter().filter(|(key, _)| key.starts_with("outbox/entry/")) {
+            let Some(row) = row else { continue };
+            let entry: AuditEntry = serde_json::from_slice(row).expect("the agent wrote it");
+            let digest = entry.new_digest.as_deref().and_then(|digest| Digest::parse(digest).ok());
+            if let Some(digest) = digest.filter(|_| entry.event == Kind::APPROVED) {
+                self.truth.gated.approved.insert((entry.service, digest));
+            }
+        }
+    }
+
+    /// What the agent has noted of the digests that the registry has.
+    pub(super) fn check_found(&mut self, service: &str, durable: &Durable) {
+        let now = self.now;
+        let gated = &mut self.truth.gated;
+        let is_there = |digest: &Digest| durable.found.iter().any(|found| found.digest == *digest);
+        gated.approved.retain(|(of, digest)| of != service || is_there(digest));
+        gated.noted.retain(|(of, _), (digest, _)| of != service || is_there(digest));
+        let triggered = gated.triggered.get(service).copied();
+        let is_triggered = triggered.is_some_and(|at| now.duration_since(at) <= TRIGGERED);
+        let (mut odd, mut anew) = (Vec::new(), Vec::new());
+        for found in &durable.found {
+            let key = (service.to_owned(), found.digest.clone());
+            if found.approved && is_triggered {
+                gated.approved.insert(key.clone());
+            }
+            if found.approved != gated.approved.contains(&key) {
+                odd.push(found.digest.clone());
+            }
+            let tag = Reference::parse(&found.image).map(|reference| reference.tagged()).unwrap_or_default();
+            gated.told.retain(|(of, digest), _| *of != tag || *digest == found.digest);
+            let place = (service.to_owned(), found.image.clone());
+            let noted = (found.digest.clone(), found.first_seen);
+            if let Some(before) = gated.noted.insert(place, noted.clone()).filter(|before| *before != noted) {
+                anew.push((before, noted));
+            }
+        }
+        let is_blurred = self.is_blurred();
+        for digest in odd {
+            self.unless(is_blurred, APPROVAL, |inner| inner.readable(digest.as_str()));
+        }
+        for ((digest, before), (_, after)) in anew {
+            let holds = is_blurred || self.is_shifted(before, after);
+            self.unless(holds, FIRST_SEEN, |inner| inner.readable(digest.as_str()));
+        }
+    }
+
+    /// At the end it is written down since when the digests are known that gates may hold.
+    pub(super) fn check_noted(&mut self, one: &AtEnd) {
+        if one.config.update.is_none() || one.record.errored.is_some() {
+            return;
+        }
+        for image in &one.config.images {
+            let Some(digest) = self.registry.get(&image.reference.tagged()).cloned() else { continue };
+            let found = self.durable.get(&one.config.name).map(|durable| durable.found.clone());
+            let holds = found.unwrap_or_default().iter().any(|found| found.digest == digest);
+            self.unless(holds, FIRST_SEEN, |inner| inner.readable(digest.as_str()));
+        }
+    }
+}
+
+impl FakeWorld {
+    /// These images were there before everything, signed.
+    pub(crate) fn trusts(&self, name: &str) {
+        let mut inner = self.lock();
+        inner.signed.insert(digest_of(name));
+        inner.truth.gated.let_go.insert(digest_of(name));
+    }
+
+    /// A person asks this of a service.
+    pub(crate) fn service_asked(&self, service: &str, request: &ServiceRequest) {
+        let mut inner = self.lock();
+        let now = inner.now;
+        if *request == ServiceRequest::Check {
+            inner.truth.gated.triggered.insert(service.to_owned(), now);
+        }
+    }
+
+    /// A person has asked for this update a while ago, and everything works.
+    pub(crate) fn check_passed(&self, all: &[AtEnd], request: &ServiceRequest) {
+        let is_redeploy = *request == ServiceRequest::Redeploy;
+        let mut inner = self.lock();
+        for one in all {
+            let waits = one.record.waiting.as_ref().map(|waiting| waiting.gate.clone());
+            // No request passes a signature.
+            let waits = waits.filter(|gate| {
+                gate != "signature" && (is_redeploy || (gate != "command" && gate != "project"))
+            });
+            inner.unless(waits.is_none(), PASSES, |_| {
+                format!(
+                    "{} waits for {} after {request:?}",
+                    one.config.name,
+                    waits.clone().unwrap_or_default()
+                )
+            });
+        }
+    }
+}

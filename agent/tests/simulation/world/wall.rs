@@ -1,0 +1,70 @@
+//! The machine's clock: it follows the time that passes, and people set it. What the engine says happened has the time that
+//! this clock showed then; the world itself goes by the time that passes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use evenkeel_common::clock::Clock;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{FakeWorld, Inner};
+
+/// Within so long the agent has noticed that the clock was set: it polls more often.
+const NOTICED: SignedDuration = SignedDuration::from_secs(15);
+
+/// The machine's clock.
+pub(super) struct Wall {
+    steady: Arc<dyn Clock>,
+    /// Milliseconds.
+    ahead_by: AtomicI64,
+}
+
+impl Wall {
+    pub(super) fn of(steady: Arc<dyn Clock>) -> Self {
+        Self { steady, ahead_by: AtomicI64::default() }
+    }
+}
+
+impl Clock for Wall {
+    fn now(&self) -> Timestamp {
+        self.steady.now() + SignedDuration::from_millis(self.ahead_by.load(Ordering::SeqCst))
+    }
+}
+
+impl FakeWorld {
+    /// Somebody sets the machine's clock by so many seconds. While the agent does not run nobody could tell how long that
+    /// was, so nobody does it then.
+    pub(super) fn set_clock(&self, by: i64) {
+        let mut inner = self.lock();
+        if !inner.truth.agent_runs {
+            return;
+        }
+        let before = self.wall.ahead_by.fetch_add(by * 1000, Ordering::SeqCst);
+        let now = inner.now;
+        inner.clock_set.push((now, SignedDuration::from_millis(before) + SignedDuration::from_secs(by)));
+    }
+}
+
+impl Inner {
+    /// What the machine's clock showed at that time.
+    pub(super) fn wall(&self, at: Timestamp) -> Timestamp {
+        let set = self.clock_set.iter().rev().find(|(since, _)| *since <= at);
+        set.map_or(at, |(_, ahead_by)| at + *ahead_by)
+    }
+
+    /// Whether the clock was set a moment ago.
+    pub(super) fn is_clock_news(&self) -> bool {
+        self.clock_set.last().is_some_and(|(at, _)| self.now.duration_since(*at) < NOTICED)
+    }
+
+    /// Whether one time became the other because the clock was set.
+    pub(super) fn is_shifted(&self, before: Timestamp, after: Timestamp) -> bool {
+        let all: Vec<SignedDuration> =
+            [SignedDuration::ZERO].into_iter().chain(self.clock_set.iter().map(|(_, by)| *by)).collect();
+        let by = after.duration_since(before);
+        let is_it = |(one, other): (SignedDuration, SignedDuration)| {
+            (other - one - by).abs() < SignedDuration::from_millis(50)
+        };
+        all.iter().flat_map(|one| all.iter().map(|other| (*one, *other))).any(is_it)
+    }
+}

@@ -1,0 +1,240 @@
+//! A swarm of one manager, with a registry beside it: an engine of its own, so that the machine's joins nothing.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    Agent, Config, Engine, Image, PREFIX, PrivateEngine, Pushed, Registry, Service, Shape, wait_for,
+};
+
+/// Owner of its images.
+const OWNER: &str = "swarm";
+
+/// A swarm, and what is needed to update its services. Drop agents before it.
+pub struct Swarm {
+    engine: PrivateEngine,
+    /// The registry.
+    pub registry: Registry,
+    folder: TempDir,
+}
+
+impl Swarm {
+    /// An engine that is a manager, and a registry.
+    pub fn start() -> Self {
+        Self::start_beside(Registry::start_for_private_engine())
+    }
+
+    /// The same without a swarm.
+    pub fn engine_only() -> Self {
+        Self::beside(Registry::start_for_private_engine())
+    }
+
+    /// A manager beside this registry, which is one for a private engine.
+    pub fn start_beside(registry: Registry) -> Self {
+        let swarm = Self::beside(registry);
+        swarm.engine().docker(&["swarm", "init", "--advertise-addr", "127.0.0.1"]);
+        swarm
+    }
+
+    fn beside(registry: Registry) -> Self {
+        let engine = PrivateEngine::start(&registry);
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}swarm-"))
+            .tempdir()
+            .expect("a temporary folder can be made");
+        Self { engine, registry, folder }
+    }
+
+    /// A manager that others can join.
+    pub fn start_for_others() -> Self {
+        let swarm = Self::engine_only();
+        swarm.engine().docker(&["swarm", "init", "--advertise-addr", &swarm.registry.address()]);
+        swarm
+    }
+
+    /// Another node, which joins as a worker.
+    pub fn join(&self) -> Node {
+        self.join_as("worker")
+    }
+
+    fn join_as(&self, role: &str) -> Node {
+        let network = Registry::start_mirror(&self.registry);
+        let node = Node { engine: PrivateEngine::start(&network), network };
+        let token = self.engine().docker(&["swarm", "join-token", "-q", role]);
+        let (manager, own) = (format!("{}:2377", self.registry.address()), node.network.address());
+        node.engine().docker(&["swarm", "join", "--token", &token, "--advertise-addr", &own, &manager]);
+        node
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        self.engine.engine()
+    }
+
+    /// Kills its daemon, or starts it again.
+    pub fn is_up(&mut self, up: bool) {
+        if up { self.engine.run() } else { self.engine.end("KILL") }
+    }
+
+    /// Another node, which joins as a manager.
+    pub fn join_as_manager(&self) -> Node {
+        self.join_as("manager")
+    }
+
+    /// Changes the service `shop_web` as a person does, without waiting.
+    #[track_caller]
+    pub fn change(&self, options: &[&str]) {
+        let fixed = ["service", "update", "--detach", "--quiet"];
+        self.engine().docker(&[&fixed, options, &["shop_web"]].concat());
+    }
+
+    /// Waits until `UpdateStatus` has this state. A rollback that has begun may be over before anybody looks.
+    #[track_caller]
+    pub fn wait_state(&self, wanted: &str) {
+        wait_for(&format!("the update to be {wanted}"), || {
+            let service = self.service();
+            let state = &service["UpdateStatus"]["State"];
+            if *state == wanted || (wanted == "rollback_started" && *state == "rollback_completed") {
+                Ok(())
+            } else {
+                Err(format!("{} {:#?}", service["UpdateStatus"], self.engine().get("/tasks")))
+            }
+        });
+    }
+
+    /// A folder that goes with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Pushes under `web:latest`.
+    pub fn push(&self, image: &Image) -> Pushed {
+        self.push_as(image, Shape::Docker)
+    }
+
+    /// Pushes with a kind of manifest.
+    pub fn push_as(&self, image: &Image, shape: Shape) -> Pushed {
+        self.registry.push("web", "latest", image, shape, OWNER)
+    }
+
+    /// Loses an image that was pushed: it is listed, but can't be fetched.
+    pub fn lose(&self, image: &Image) {
+        self.registry.lose("web", image, OWNER);
+    }
+
+    /// `web:latest` in full.
+    pub fn image(&self) -> String {
+        format!("{}/web:latest", self.registry.host)
+    }
+
+    /// Creates the service `shop_web` on `web:latest` with these options, and waits until it runs.
+    #[track_caller]
+    pub fn create(&self, options: &[&str]) {
+        self.create_with(&[], options);
+    }
+
+    /// The same with options of the client itself.
+    #[track_caller]
+    pub fn create_with(&self, client: &[&str], options: &[&str]) {
+        let image = self.image();
+        let fixed = ["service", "create", "--detach", "--quiet", "--name", "shop_web", "--network", "host"];
+        let quick = ["--update-monitor", "2s", "--rollback-monitor", "1s", "--restart-delay", "1s"];
+        let arguments = [client, &fixed, &quick, options, &[image.as_str()]].concat();
+        self.engine().docker(&arguments);
+        wait_for("the service to run", || {
+            let tasks = self.running();
+            if tasks.is_empty() { Err("no task runs".to_owned()) } else { Ok(()) }
+        });
+    }
+
+    /// The service `shop_web`.
+    #[track_caller]
+    pub fn service(&self) -> Value {
+        self.engine().get("/services/shop_web")
+    }
+
+    /// The image that its specification names.
+    pub fn spec_image(&self) -> String {
+        let service = self.service();
+        service["Spec"]["TaskTemplate"]["ContainerSpec"]["Image"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Images of the tasks that run, one for each.
+    pub fn running(&self) -> Vec<String> {
+        let tasks = self.engine().get("/tasks");
+        let tasks = tasks.as_array().cloned().unwrap_or_default();
+        let runs = tasks
+            .iter()
+            .filter(|task| task["Status"]["State"] == "running" && task["DesiredState"] == "running");
+        runs.map(|task| task["Spec"]["ContainerSpec"]["Image"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    /// All `replicas` tasks run the image with this digest, and the specification names it.
+    #[track_caller]
+    pub fn assert_runs(&self, pushed: &Pushed, replicas: usize) {
+        let running = self.running();
+        assert_eq!(running.len(), replicas, "{running:#?}");
+        for image in running.into_iter().chain([self.spec_image()]) {
+            assert!(image.ends_with(&pushed.digest), "{image} is {}", pushed.digest);
+        }
+    }
+
+    /// An agent's service `web` for it.
+    pub fn entry(&self) -> Service {
+        Service::named("web")
+            .set("swarm_service", "shop_web")
+            .set("images", vec!["web:latest"])
+            .set("auto_update", true)
+            .set("health_grace", 3)
+    }
+
+    /// Starts an agent that uses another node of the swarm, with its files in `folder`.
+    pub fn agent_on(&self, node: &Node, folder: &Path) -> Agent {
+        let config = Config::of([self.entry()]).registry(&self.registry.host);
+        let agent = Agent::start(folder, config, &[("DOCKER_HOST", &node.engine().host())]);
+        agent.wait_first_poll();
+        agent
+    }
+
+    /// Starts an agent for a service, and waits for its first round of checks.
+    pub fn agent(&self, service: Service) -> Agent {
+        self.agent_with(service, &[])
+    }
+
+    /// The same with more environment.
+    pub fn agent_with(&self, service: Service, environment: &[(&str, &str)]) -> Agent {
+        let host = self.engine().host();
+        let config = Config::of([service]).registry(&self.registry.host);
+        let environment = [&[("DOCKER_HOST", host.as_str())], environment].concat();
+        let agent = Agent::start(self.folder(), config, &environment);
+        agent.wait_first_poll();
+        agent
+    }
+}
+
+/// Another node of a swarm. Drop it before the swarm.
+pub struct Node {
+    engine: PrivateEngine,
+    /// The engine lives in its network, and fetches images from it.
+    network: Registry,
+}
+
+impl Node {
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        self.engine.engine()
+    }
+
+    /// Its ID in the swarm.
+    pub fn id(&self) -> String {
+        self.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"])
+    }
+
+    /// Kills its daemon, or starts it again.
+    pub fn is_up(&mut self, up: bool) {
+        if up { self.engine.run() } else { self.engine.end("KILL") }
+    }
+}

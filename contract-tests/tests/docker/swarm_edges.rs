@@ -1,0 +1,249 @@
+//! Services of a swarm at the edges: people's decisions, logins, platforms, nodes.
+
+use base64::Engine as _;
+use contract_tests::{Agent, Image, Registry, Shape, Swarm, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::json;
+
+use crate::swarm::{with_v1, with_v2_under_way};
+use crate::swarm_gates::cycle;
+
+fn roll_back(swarm: &Swarm) {
+    swarm.engine().docker(&["service", "rollback", "--detach", "--quiet", "shop_web"]);
+    swarm.wait_state("rollback_completed");
+}
+
+#[test]
+fn what_a_person_rolled_back_stays_so_until_a_new_digest_or_until_somebody_asks() {
+    let (swarm, v1, mut agent) = with_v1(&["--replicas", "2"]);
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_done(1);
+
+    roll_back(&swarm);
+    let held = cycle(&agent, "blocked");
+    assert_eq!((held.digest.as_str(), held.clear.as_str()), (&*v2.digest, "POST /trigger/web"));
+    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!(told.new_digest.as_deref(), Some(&*v2.digest));
+    let why = agent.ask("GET", "/why/web").json();
+    assert!(why["answer"].as_str().unwrap().contains("somebody has replaced"), "{why}");
+    agent.terminate();
+    agent.restart();
+    agent.wait_first_poll();
+    cycle(&agent, "blocked");
+    swarm.assert_runs(&v1, 2);
+    assert_eq!((agent.blocked().len(), agent.errored().len()), (0, 0));
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it is told once");
+
+    // A person asks for it after all.
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 2);
+    swarm.assert_runs(&v2, 2);
+    agent.wait_done(2);
+    roll_back(&swarm);
+    cycle(&agent, "blocked");
+    assert_eq!(agent.ask("POST", "/unblock/web").json()["status"], "unblocked");
+    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    agent.wait_entry(&Kind::UPDATED, 3);
+    agent.wait_done(3);
+
+    // A new digest is another matter.
+    roll_back(&swarm);
+    cycle(&agent, "blocked");
+    let v3 = swarm.push(&Image::good("v3"));
+    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    agent.wait_entry(&Kind::UPDATED, 4);
+    swarm.assert_runs(&v3, 2);
+}
+
+#[test]
+fn what_a_person_rolls_back_in_the_middle_of_an_update_stays_so() {
+    let (swarm, [v1, v2], agent) = with_v2_under_way(&["--replicas", "2", "--update-delay", "15s"]);
+    roll_back(&swarm);
+    agent.wait_done(1);
+    let errored = agent.errored().get("web").cloned().unwrap_or_default();
+    assert!(errored.contains("somebody has rolled the swarm service shop_web back"), "{errored}");
+    let held = cycle(&agent, "blocked");
+    assert_eq!(held.digest, v2.digest);
+    swarm.assert_runs(&v1, 2);
+    assert_eq!(agent.entries(&Kind::ROLLED_BACK), []);
+    agent.redeploy("web");
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
+    swarm.assert_runs(&v2, 2);
+}
+
+#[test]
+fn a_service_that_is_configured_no_more_ends_its_update_also_after_a_restart() {
+    let (swarm, v1, mut agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
+    swarm.push(&Image::exits("bad", 1));
+    agent.trigger("web");
+    agent.wait_step("converge", 1);
+    agent.reload(|config| config["services"] = json!([]));
+    agent.kill9(false);
+    agent.restart();
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    assert_eq!(entry.service, "web");
+    swarm.assert_runs(&v1, 1);
+    agent.wait_done(1);
+}
+
+#[test]
+fn the_login_goes_along_to_nodes_that_have_none() {
+    let folder = tempfile::Builder::new().prefix("ektest-swarm-login-").tempdir().unwrap();
+    let htpasswd = folder.path().join("htpasswd");
+    // Password: secret
+    let hash = "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a";
+    std::fs::write(&htpasswd, format!("tester:{hash}\n")).unwrap();
+    let auth = base64::engine::general_purpose::STANDARD.encode("tester:secret");
+    let registry = Registry::start_with_login_for_private_engine(&htpasswd, &format!("Basic {auth}"));
+    let docker = folder.path().join("docker");
+    std::fs::create_dir(&docker).unwrap();
+    let config = json!({ "auths": { registry.host.clone(): { "auth": auth } } });
+    std::fs::write(docker.join("config.json"), config.to_string()).unwrap();
+    let docker = docker.display().to_string();
+
+    let swarm = Swarm::start_beside(registry);
+    swarm.push(&Image::good("v1"));
+    swarm.create_with(&["--config", &docker], &["--with-registry-auth"]);
+    let agent = swarm.agent_with(swarm.entry(), &[("DOCKER_CONFIG", &docker)]);
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 1);
+    let bad = swarm.push(&Image::exits("bad", 0));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    assert_eq!(agent.blocked().values().next(), Some(&bad.digest));
+    swarm.assert_runs(&v2, 1);
+    assert!(agent.log().iter().all(|line| !line.0.contains("secret") && !line.0.contains(&auth)));
+}
+
+#[test]
+fn an_image_for_other_machines_is_not_set_and_one_that_can_not_be_fetched_is_rolled_back_and_not_blocked() {
+    let (swarm, v1, agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
+    swarm.push_as(&Image::good("s390x"), Shape::ForeignIndex);
+    let before = swarm.service();
+    agent.trigger("web");
+    wait_for("the platform to be told", || match agent.errored().get("web") {
+        Some(text) if text.contains("no node of the swarm can run") && text.contains("linux/s390x") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(swarm.service()["Version"], before["Version"]);
+    agent.wait_done(1);
+
+    let lost = Image::good("lost");
+    swarm.push_as(&lost, Shape::OciIndex);
+    swarm.lose(&lost);
+    agent.trigger("web");
+    agent.wait_done(2);
+    let errored = agent.errored().get("web").cloned().unwrap_or_default();
+    assert!(errored.contains("was rolled back, but is not blocked"), "{errored}");
+    assert_eq!(agent.blocked().len(), 0);
+    swarm.assert_runs(&v1, 1);
+
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 1);
+    assert_eq!(agent.errored().len(), 0);
+}
+
+#[test]
+fn one_task_after_the_other_is_replaced_and_metrics_and_record_tell_of_them() {
+    let (swarm, _, agent) = with_v1(&["--replicas", "5", "--update-parallelism", "1"]);
+    wait_for("five tasks to run", || match swarm.running().len() {
+        5 => Ok(()),
+        other => Err(other.to_string()),
+    });
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    let mut fewest = 5;
+    wait_for("the update", || {
+        fewest = fewest.min(swarm.running().len());
+        let updated = agent.entries(&Kind::UPDATED);
+        if updated.is_empty() { Err(format!("{:?}", agent.steps())) } else { Ok(()) }
+    });
+    assert!(fewest >= 4, "{fewest} tasks ran");
+    swarm.assert_runs(&v2, 5);
+    wait_for("the tasks to be measured", || {
+        let service = agent.service("web");
+        let containers = service.containers.clone().unwrap_or_default();
+        let measured = containers.iter().filter(|one| one.memory_usage_mb.is_some()).count();
+        if (containers.len(), measured) == (5, 5) { Ok(()) } else { Err(format!("{service:#?}")) }
+    });
+    let metrics = agent.ask("GET", "/metrics").text();
+    for line in [
+        "evenkeel_service_containers{service=\"web\"} 5",
+        "evenkeel_service_updates_total{service=\"web\"} 1",
+        "evenkeel_service_healthy{service=\"web\"} 1",
+    ] {
+        assert!(metrics.lines().any(|one| one == line), "{line}: {metrics}");
+    }
+}
+
+#[test]
+fn a_worker_refuses_in_a_sentence_and_an_update_waits_while_the_quorum_is_lost() {
+    let swarm = Swarm::start_for_others();
+    swarm.push(&Image::good("v1"));
+    let first = swarm.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"]);
+    swarm.create(&["--replicas", "2", "--update-delay", "10s", "--constraint", &format!("node.id=={first}")]);
+    let mut other = swarm.join();
+
+    // A worker knows nothing of services; promoted, it does.
+    let folder = tempfile::Builder::new().prefix("ektest-swarm-node-").tempdir().unwrap();
+    let agent = swarm.agent_on(&other, folder.path());
+    let errored = |agent: &Agent| agent.errored().get("web").cloned().unwrap_or_default();
+    assert!(errored(&agent).contains("it is a worker"), "{}", errored(&agent));
+    swarm.engine().docker(&["node", "promote", &other.id()]);
+    wait_for("the node to be a manager", || {
+        agent.check("web");
+        match errored(&agent) {
+            text if text.is_empty() => Ok(()),
+            text => Err(text),
+        }
+    });
+    drop(agent);
+
+    // Of two managers one is too few.
+    let agent = swarm.agent(swarm.entry());
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_step("converge", 1);
+    other.is_up(false);
+    wait_for("the lost quorum to be told", || match errored(&agent) {
+        text if text.contains("leader") => Ok(()),
+        text => Err(text),
+    });
+    other.is_up(true);
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 2);
+    assert_eq!(agent.blocked().len(), 0);
+    assert_eq!(errored(&agent), "");
+}
+
+#[test]
+fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swarm() {
+    let swarm = Swarm::start();
+    let v1 = swarm.push(&Image::good("v1"));
+    swarm.create(&["--no-resolve-image"]);
+    assert_eq!(swarm.spec_image(), swarm.image(), "the specification has no digest");
+    let mut agent = swarm.agent(swarm.entry());
+    let entry = agent.wait_entry(&Kind::NOT_FOUND, 1);
+    assert!(entry.message.contains("names no digest of web:latest"), "{}", entry.message);
+    agent.redeploy("web");
+    let entry = agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
+    assert_eq!(entry.message, "the tasks of shop_web were recreated, and passed their probation");
+    swarm.assert_runs(&v1, 1);
+    agent.wait_done(1);
+
+    swarm.registry.push("web", "other", &Image::good("other"), Shape::Docker, "swarm");
+    agent.reload(|config| config["services"][0]["images"] = json!(["web:other"]));
+    let expected =
+        format!("the swarm service shop_web runs {}, and not web:other, which is configured", swarm.image());
+    wait_for("the other image to be told", || match agent.errored().get("web") {
+        Some(text) if *text == expected => Ok(()),
+        other => Err(format!("{other:?}, and not {expected}")),
+    });
+    swarm.assert_runs(&v1, 1);
+}

@@ -1,0 +1,157 @@
+//! What holds an update of a swarm service: nothing of it is set before it is let go.
+
+use contract_tests::{Agent, Image, Swarm, request, wait_for};
+use evenkeel_common::wire::{Kind, Waiting, WayBackValue};
+use serde_json::{Value, json};
+
+use crate::signed::{key, pem, sign_for};
+use crate::swarm::with_v1;
+
+/// A poll cycle, as the clock begins it, and what waits after it.
+#[track_caller]
+pub(crate) fn cycle(agent: &Agent, gate: &str) -> Waiting {
+    let last = agent.service("web").last_check;
+    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    wait_for("the update to wait", || {
+        let service = agent.service("web");
+        match &service.waiting {
+            Some(waiting) if waiting.gate == gate && service.last_check != last => Ok(waiting.clone()),
+            _ => Err(format!("{service:#?}")),
+        }
+    })
+}
+
+/// A swarm whose service runs `v1`, with an agent that has these gates.
+fn gated(update: &Value) -> (Swarm, Agent) {
+    let swarm = Swarm::start();
+    swarm.push(&Image::good("v1"));
+    swarm.create(&[]);
+    let agent = swarm.agent(swarm.entry().set("update", update.clone()));
+    (swarm, agent)
+}
+
+#[test]
+fn a_gate_holds_an_update_that_a_push_event_found() {
+    let (swarm, agent) = gated(&json!({ "approve": true }));
+    let before = swarm.service();
+    let v2 = swarm.push(&Image::good("v2"));
+    let event = json!({ "events": [{ "action": "push", "target": {
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "repository": "web", "tag": "latest", "digest": v2.digest,
+    } }] });
+    let kind = [("Content-Type", "application/vnd.docker.distribution.events.v1+json")];
+    let reply =
+        request(agent.address(), "POST", "/registry/events", &kind, event.to_string().as_bytes()).unwrap();
+    assert_eq!(reply.status, 202);
+    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!((told.new_digest.as_deref(), told.reason.as_deref()), (Some(&*v2.digest), Some("approval")));
+    assert_eq!(swarm.service()["Version"], before["Version"]);
+    assert_eq!(agent.ask("POST", "/approve/web").json()["status"], "approved");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 1);
+    assert_eq!(agent.entries(&Kind::MANUAL_TRIGGER), [], "nobody asked");
+}
+
+#[test]
+fn what_a_minimum_age_a_window_or_a_missing_signature_holds_is_not_set() {
+    let (swarm, mut agent) = gated(&json!({ "min_age": 3600 }));
+    let before = swarm.service()["Version"].clone();
+    let v2 = swarm.push(&Image::good("v2"));
+    let held = cycle(&agent, "min_age");
+    assert_eq!((held.digest.as_str(), held.clear.as_str()), (&*v2.digest, "POST /trigger/web"));
+    assert_eq!(swarm.service()["Version"], before);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_done(1);
+
+    // Open for one minute a week, half a week from now.
+    let away = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(84);
+    let minute = away.strftime("%a %H:%M-").to_string();
+    let end = (away + jiff::SignedDuration::from_mins(1)).strftime("%H:%M").to_string();
+    let window = json!({ "window": format!("{minute}{end}"), "timezone": "UTC" });
+    agent.reload(|config| config["services"][0]["update"] = window);
+    let before = swarm.service()["Version"].clone();
+    let v3 = swarm.push(&Image::good("v3"));
+    assert_eq!(cycle(&agent, "window").digest, v3.digest);
+    assert_eq!(swarm.service()["Version"], before);
+    agent.reload(|config| config["services"][0]["update"] = json!({ "window": "00:00-24:00" }));
+    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    agent.wait_entry(&Kind::UPDATED, 2);
+    agent.wait_done(2);
+
+    let ours = key();
+    let file = swarm.folder().join("cosign.pub");
+    std::fs::write(&file, pem(&ours)).unwrap();
+    agent.reload(|config| config["services"][0]["update"] = json!({ "signed_by": file }));
+    wait_for("signatures to be asked for", || {
+        let why = agent.ask("GET", "/why/web").text();
+        if why.contains("no image waits for a signature") { Ok(()) } else { Err(why) }
+    });
+    let before = swarm.service()["Version"].clone();
+    let v4 = swarm.push(&Image::good("v4"));
+    assert_eq!(cycle(&agent, "signature").digest, v4.digest);
+    // Nobody passes that one.
+    assert!(agent.check("web").message.contains("is not signed"));
+    assert_eq!(swarm.service()["Version"], before);
+    sign_for(&swarm.registry, &swarm.image(), &v4.digest, &v4.digest, &ours);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 3);
+    swarm.assert_runs(&v4, 1);
+}
+
+#[test]
+fn a_service_that_is_scaled_to_0_is_updated_when_it_is_scaled_up() {
+    let (swarm, v1, agent) = with_v1(&["--replicas", "2", "--update-failure-action", "pause"]);
+    let scale = |replicas: &str| swarm.change(&["--replicas", replicas]);
+    scale("0");
+    let v2 = swarm.push(&Image::good("v2"));
+    let reason = "the swarm service shop_web is scaled to 0";
+    let checked = agent.check("web").message;
+    assert!(checked.contains("an update waits") && checked.contains(reason), "{checked}");
+    let why = agent.ask("GET", "/why/web").json();
+    assert!(why["answer"].as_str().unwrap().contains(reason), "{why}");
+    assert!(agent.ask("GET", "/health").text().contains(reason));
+    agent.redeploy("web");
+    let refused = agent.wait_entry(&Kind::FORCE_REDEPLOY_FAILED, 1);
+    assert!(format!("{refused:?}").contains(reason), "{refused:?}");
+    assert!(swarm.spec_image().ends_with(&v1.digest));
+    let service = agent.service("web");
+    assert_eq!((service.healthy, service.errored), (None, None));
+    // Nobody asks.
+    scale("1");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 1);
+    agent.wait_done(1);
+
+    // In the middle of an update nothing is proven until there are tasks again.
+    let v3 = swarm.push(&Image::good("v3"));
+    agent.trigger("web");
+    agent.wait_step("converge", 2);
+    scale("0");
+    wait_for("the update to wait for tasks", || match agent.errored().get("web") {
+        Some(text) if text.contains("it has no tasks") => Ok(()),
+        other => Err(format!("{other:?} {:?}", agent.steps())),
+    });
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), 1);
+    scale("2");
+    agent.wait_entry(&Kind::UPDATED, 2);
+    swarm.assert_runs(&v3, 2);
+    assert_eq!((agent.blocked().len(), agent.errored().len()), (0, 0));
+}
+
+#[test]
+fn the_way_back_is_at_risk_when_the_registry_no_longer_serves_what_runs() {
+    let (swarm, v1, agent) = with_v1(&[]);
+    let way_back = |expected: WayBackValue| {
+        assert_eq!(agent.ask("POST", "/trigger/web").status, 200);
+        wait_for("the way back to be checked", || {
+            let service = agent.service("web");
+            if service.way_back == Some(expected) { Ok(service) } else { Err(format!("{service:#?}")) }
+        })
+    };
+    way_back(WayBackValue::Ok);
+    swarm.registry.forget("web", &v1.digest);
+    let risk = way_back(WayBackValue::AtRisk).way_back_reason.unwrap_or_default();
+    let expected = "a node that lacks the image of web:latest that runs can't fetch it: its registry does not have it any more";
+    assert_eq!(risk, expected);
+}

@@ -1,0 +1,159 @@
+//! What dies in the middle of an update of a swarm service: the agent, in each state of `UpdateStatus`, and the leader.
+
+use contract_tests::{Agent, Image, Node, Pushed, Swarm, wait_for};
+use evenkeel_common::wire::Kind;
+
+/// A state of `UpdateStatus` that the agent is killed in.
+struct Case {
+    state: &'static str,
+    /// What is set before.
+    options: &'static [&'static str],
+    is_good: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { state: "updating", options: &["--update-delay", "4s"], is_good: true },
+    Case { state: "completed", options: &["--update-delay", "0s"], is_good: true },
+    Case { state: "paused", options: &["--update-failure-action", "pause"], is_good: false },
+    Case {
+        state: "rollback_started",
+        options: &[
+            "--update-failure-action",
+            "rollback",
+            "--update-parallelism",
+            "2",
+            "--rollback-parallelism",
+            "1",
+            "--rollback-delay",
+            "6s",
+        ],
+        is_good: false,
+    },
+    Case { state: "rollback_completed", options: &["--rollback-delay", "0s"], is_good: false },
+    // What the old image needs is not there.
+    Case {
+        state: "rollback_paused",
+        options: &["--rollback-failure-action", "pause", "--rollback-monitor", "5s"],
+        is_good: false,
+    },
+];
+
+/// Runs as long as a file is there when it starts.
+fn in_need(version: &str) -> Image {
+    let script = "test -e /flag/ok || exit 3; trap 'exit 0' TERM INT; sleep 86400 & wait";
+    Image { command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), ..Image::good(version) }
+}
+
+#[test]
+fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or_the_old_state() {
+    let swarm = Swarm::start();
+    let flag = swarm.folder().join("flag");
+    std::fs::create_dir(&flag).unwrap();
+    let (needed, mount) = (flag.join("ok"), format!("type=bind,src={},dst=/flag", flag.display()));
+    std::fs::write(&needed, "").unwrap();
+    let mut runs = swarm.push(&in_need("v1"));
+    swarm.create(&["--replicas", "2", "--mount", &mount]);
+    let mut agent = swarm.agent(swarm.entry());
+    let (mut updated, mut rolled_back) = (0, 0);
+    for (n, case) in CASES.iter().enumerate() {
+        let state = case.state;
+        swarm.change(case.options);
+        let version = format!("{state}-{n}");
+        let image = if case.is_good { in_need(&version) } else { Image::exits(&version, 1) };
+        let pushed = swarm.push(&image);
+        agent.trigger("web");
+        agent.wait_step("converge", n + 1);
+        // It finds the state when it is back.
+        agent.freeze(true);
+        if state == "rollback_paused" {
+            std::fs::remove_file(&needed).unwrap();
+        }
+        swarm.wait_state(state);
+        agent.kill9(false);
+        std::fs::write(&needed, "").unwrap();
+        agent.restart();
+        if case.is_good {
+            updated += 1;
+            let entry = agent.wait_entry(&Kind::UPDATED, updated);
+            assert_eq!(entry.new_digest.as_deref(), Some(&*pushed.digest), "{state}");
+            runs = pushed;
+        } else {
+            rolled_back += 1;
+            let entry = agent.wait_entry(&Kind::ROLLED_BACK, rolled_back);
+            assert_eq!(entry.new_digest.as_deref(), Some(&*pushed.digest), "{state}");
+            assert_eq!(agent.blocked().values().next(), Some(&pushed.digest), "{state}");
+        }
+        agent.wait_entry(&Kind::RESUMED, n + 1);
+        agent.wait_done(n + 1);
+        swarm.assert_runs(&runs, 2);
+    }
+}
+
+/// The one of these nodes that leads; none while nobody does, or it is another one.
+fn leader(of: &[Node]) -> Option<usize> {
+    of.iter().position(|node| {
+        let seen = node.engine().cli(&["node", "ls", "--format", "{{.Self}} {{.ManagerStatus}}"]).output();
+        let seen = seen.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        seen.unwrap_or_default().lines().any(|line| line == "true Leader")
+    })
+}
+
+#[track_caller]
+fn wait_leader(of: &[Node]) -> usize {
+    wait_for("another manager to lead", || leader(of).ok_or_else(|| "nobody leads".to_owned()))
+}
+
+#[track_caller]
+fn assert_updated(swarm: &Swarm, agent: &Agent, nth: usize, pushed: &Pushed) {
+    let entry = agent.wait_entry(&Kind::UPDATED, nth);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*pushed.digest));
+    agent.wait_done(nth);
+    swarm.assert_runs(pushed, 2);
+    assert_eq!((agent.blocked().len(), agent.errored().len()), (0, 0));
+    assert_eq!(agent.entries(&Kind::ROLLED_BACK), []);
+}
+
+#[test]
+fn an_update_goes_on_when_the_leader_dies_in_the_middle_of_it() {
+    let mut swarm = Swarm::start_for_others();
+    swarm.push(&Image::good("v1"));
+    let mut others = [swarm.join_as_manager(), swarm.join_as_manager()];
+    let first = swarm.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"]);
+    let (away, here) = (format!("node.id!={first}"), format!("node.id=={first}"));
+    swarm.create(&["--replicas", "2", "--update-delay", "5s", "--constraint", &away]);
+    wait_for("two tasks to run", || match swarm.running().len() {
+        2 => Ok(()),
+        other => Err(format!("{other} {:#?}", swarm.engine().get("/tasks"))),
+    });
+    let agent = swarm.agent(swarm.entry());
+
+    // The agent's own engine leads, and dies.
+    let v2 = swarm.push(&Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_step("converge", 1);
+    swarm.is_up(false);
+    wait_leader(&others);
+    swarm.is_up(true);
+    assert_updated(&swarm, &agent, 1, &v2);
+
+    // Another manager leads, and dies; the tasks are elsewhere.
+    swarm.change(&["--constraint-rm", &away, "--constraint-add", &here, "--update-delay", "0s"]);
+    wait_for("the tasks to be on the agent's node", || {
+        let tasks = swarm.engine().get("/tasks");
+        let runs = |task: &&serde_json::Value| {
+            task["Status"]["State"] == "running" && task["NodeID"] == first.as_str()
+        };
+        match tasks.as_array().map(|tasks| tasks.iter().filter(runs).count()) {
+            Some(2) if swarm.service()["UpdateStatus"]["State"] == "completed" => Ok(()),
+            _ => Err(format!("{tasks:#?}")),
+        }
+    });
+    swarm.change(&["--update-delay", "5s"]);
+    let v3 = swarm.push(&Image::good("v3"));
+    agent.trigger("web");
+    agent.wait_step("converge", 2);
+    let leads = wait_leader(&others);
+    others[leads].is_up(false);
+    assert_updated(&swarm, &agent, 2, &v3);
+    assert_ne!(leader(&others), Some(leads), "the one that was killed is not back");
+}

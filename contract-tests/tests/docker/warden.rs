@@ -1,0 +1,235 @@
+//! A whole agent and a warden that says what it wants: what the agent hears, what it believes, and how it goes on where that
+//! is of no use.
+
+use contract_tests::{Agent, Behaviour, FakeWarden, Image, World, wait_for};
+use evenkeel_common::wire::{Kind, Level};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+/// A machine that runs version 1, its agent, and its warden.
+struct Machine {
+    agent: Agent,
+    warden: FakeWarden,
+    world: World,
+}
+
+impl Machine {
+    fn new(about: &str, push: impl FnOnce(&mut Value)) -> Self {
+        let (world, _) = World::with_web(about);
+        let warden = FakeWarden::start();
+        let mut settings = warden.push();
+        push(&mut settings);
+        let config = world.config([world.entry("web", &["web:latest"])]).set("push", settings);
+        let agent = world.agent_with(config, &[]);
+        Self { agent, warden, world }
+    }
+
+    /// A new version is there, and a person has the agent look for it.
+    fn offer(&self, version: &str) {
+        self.world.push("web", &Image::good(version));
+        self.agent.trigger("web");
+    }
+
+    fn wait_gate(&self, gate: &str) -> String {
+        wait_for(&format!("the update to wait for {gate}"), || {
+            let service = self.agent.service("web");
+            match service.waiting.as_ref().filter(|waiting| waiting.gate == gate) {
+                Some(waiting) => Ok(waiting.why.clone()),
+                None => Err(format!("{service:#?}")),
+            }
+        })
+    }
+
+    fn wait_link(&self) {
+        wait_for("the warden to be heard", || {
+            let text = self.agent.ask("GET", "/metrics").text();
+            if text.contains("evenkeel_fleet_reachable 1") { Ok(()) } else { Err(text) }
+        });
+    }
+
+    fn updated(&self, times: usize) {
+        self.agent.wait_entry(&Kind::UPDATED, times);
+    }
+}
+
+fn freeze(revision: u64, until: Timestamp, seconds_left: u64) -> Value {
+    json!({ "revision": revision, "failed": [], "freezes": [{ "id": "7", "reason": "launch", "by": "operator",
+        "since": Timestamp::now(), "until": until, "seconds_left": seconds_left }] })
+}
+
+fn in_an_hour() -> Timestamp {
+    Timestamp::now() + SignedDuration::from_hours(1)
+}
+
+fn nothing(revision: u64) -> Value {
+    json!({ "revision": revision, "freezes": [], "failed": [] })
+}
+
+#[test]
+fn decisions_come_by_the_long_poll_and_a_revision_that_goes_back_is_believed() {
+    let machine = Machine::new("warden-poll", |_| {});
+    machine.warden.decide(freeze(5, in_an_hour(), 3600));
+    wait_for("the next long poll", || match machine.warden.heard("GET /fleet?after=5&wait=50").len() {
+        0 => Err(format!("{:?}", machine.warden.heard("GET /fleet"))),
+        _ => Ok(()),
+    });
+    let first = &machine.warden.heard("GET /fleet")[0];
+    assert_eq!(first.line, "GET /fleet?after=0&wait=0", "the first one tells that there is a warden");
+    machine.offer("v2");
+    assert!(machine.wait_gate("freeze").contains("launch"));
+    assert_eq!(machine.warden.heard("POST /fleet/ask").len(), 0, "it is asked last");
+    // The store of the warden was put back: what it says now counts.
+    machine.warden.decide(nothing(3));
+    machine.updated(1);
+    let asked = &machine.warden.heard("POST /fleet/ask")[0].body;
+    assert_eq!((&asked["service"], &asked["ring"]), (&json!("web"), &json!(0)));
+    wait_for("the inventory", || match machine.warden.heard("POST /inventory").last() {
+        Some(heard) if heard.body["images"][0]["available"].is_null() => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    machine.world.assert_runs("web", "v2");
+}
+
+#[test]
+fn answers_that_cannot_be_used_are_no_decision_and_a_ring_0_goes_on() {
+    let machine = Machine::new("warden-bad", |_| {});
+    machine.wait_link();
+    let bad = [
+        Behaviour::Status(401),
+        Behaviour::Status(500),
+        Behaviour::Garbage,
+        Behaviour::Huge,
+        Behaviour::Slow,
+    ];
+    for (number, behaviour) in bad.into_iter().enumerate() {
+        machine.warden.behave(behaviour);
+        machine.offer(&format!("bad-{number}"));
+        machine.updated(number + 1);
+        machine.world.assert_runs("web", &format!("bad-{number}"));
+        machine.agent.wait_done(number + 1);
+    }
+    // What was decided before holds while nothing better comes.
+    machine.warden.decide(freeze(9, in_an_hour(), 3600));
+    machine.warden.behave(Behaviour::Good);
+    wait_for("the freeze to be heard", || match machine.warden.heard("GET /fleet?after=9&wait=50").len() {
+        0 => Err("not yet".to_owned()),
+        _ => Ok(()),
+    });
+    machine.warden.behave(Behaviour::Garbage);
+    machine.offer("held");
+    machine.wait_gate("freeze");
+    assert_eq!(machine.agent.entries(&Kind::UPDATED).len(), bad.len());
+}
+
+#[test]
+fn a_warden_that_knows_of_no_fleet_gets_its_entries_and_holds_nothing() {
+    let warden = FakeWarden::start();
+    warden.behave(Behaviour::Status(404));
+    let (world, _) = World::with_web("warden-old");
+    let config = world.config([world.entry("web", &["web:latest"])]).set("push", warden.push());
+    let agent = world.agent_with(config, &[]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    wait_for("the entry at the warden", || {
+        let heard = warden.heard("POST /ingest");
+        let all = heard.iter().flat_map(|heard| match &heard.body {
+            Value::Array(entries) => entries.clone(),
+            entry => vec![entry.clone()],
+        });
+        if all.into_iter().any(|entry| entry["event"] == "updated") {
+            Ok(())
+        } else {
+            Err(format!("{heard:?}"))
+        }
+    });
+    assert_eq!(warden.heard("POST /fleet/ask").len() + warden.heard("POST /inventory").len(), 0);
+    assert_eq!(agent.entries(&Kind::FLEET_AWAY), []);
+}
+
+#[test]
+fn the_second_warden_of_the_list_decides_where_the_first_is_dead() {
+    let dead = contract_tests::unused_port();
+    let machine = Machine::new("warden-list", |push| {
+        push["warden_url"] = json!([format!("http://127.0.0.1:{dead}"), push["warden_url"]]);
+    });
+    machine.warden.decide(freeze(2, in_an_hour(), 3600));
+    machine.offer("v2");
+    machine.wait_gate("freeze");
+    machine.warden.decide(nothing(3));
+    machine.updated(1);
+    assert!(!machine.warden.heard("POST /fleet/ask").is_empty(), "it is asked there, too");
+    assert_eq!(machine.agent.entries(&Kind::FLEET_AWAY), []);
+}
+
+#[test]
+fn a_wardens_clock_that_is_off_is_told_and_its_seconds_count() {
+    let machine = Machine::new("warden-clock", |_| {});
+    machine.warden.set_clock(SignedDuration::from_mins(-15));
+    // By the warden's clock it ends in an hour; by this machine's that time has passed.
+    let until = Timestamp::now() - SignedDuration::from_secs(1);
+    machine.warden.decide(freeze(2, until, 3600));
+    machine.offer("v2");
+    machine.wait_gate("freeze");
+    let health = machine.agent.ask("GET", "/health").json();
+    let warnings = health["config_warnings"].to_string();
+    assert!(
+        warnings.contains("this machine's clock is") && warnings.contains("ahead of the warden's"),
+        "{health}"
+    );
+    machine.warden.set_clock(SignedDuration::ZERO);
+    machine.warden.decide(nothing(3));
+    machine.updated(1);
+}
+
+#[test]
+fn without_a_warden_a_ring_waits_its_patience_and_that_is_told_once() {
+    let machine = Machine::new("warden-away", |push| {
+        (push["ring"], push["patience"]) = (json!(1), json!(10));
+    });
+    machine.warden.behave(Behaviour::Gone);
+    machine.offer("v2");
+    let why = machine.wait_gate("ring");
+    assert!(why.contains("this machine is in ring 1"), "{why}");
+    let away = machine.agent.wait_entry(&Kind::FLEET_AWAY, 1);
+    assert_eq!(away.level, Level::Warning);
+    assert_eq!(machine.agent.entries(&Kind::UPDATED), [], "it waits its patience from then on");
+    machine.updated(1);
+    machine.warden.behave(Behaviour::Good);
+    let back = machine.agent.wait_entry(&Kind::FLEET_AWAY, 2);
+    assert_eq!(back.level, Level::Info);
+    assert_eq!(machine.agent.entries(&Kind::FLEET_AWAY).len(), 2, "once each");
+}
+
+#[test]
+fn what_the_fleet_has_seen_long_ago_need_not_wait_here_again() {
+    let (world, _) = World::with_web("warden-seen");
+    let v2 = world.push("web", &Image::good("v2"));
+    let warden = FakeWarden::start();
+    let service = world.entry("web", &["web:latest"]).set("update", json!({ "min_age": 3600 }));
+    let agent = world.agent_with(world.config([service]).set("push", warden.push()), &[]);
+    wait_for("the update to wait for its age", || {
+        let service = agent.service("web");
+        let gate = service.waiting.as_ref().map(|waiting| waiting.gate.clone());
+        if gate.as_deref() == Some("min_age") { Ok(()) } else { Err(format!("{service:#?}")) }
+    });
+    let seen = json!([{ "image": world.reference("web"), "digest": v2.digest, "seconds_ago": 7200 }]);
+    warden.decide(json!({ "revision": 1, "freezes": [], "failed": [], "seen": seen }));
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_lease_that_came_too_late_is_given_back_at_once() {
+    let machine = Machine::new("warden-lease", |_| {});
+    machine.wait_link();
+    machine.warden.decide_while_asked(freeze(2, in_an_hour(), 3600));
+    machine.offer("v2");
+    let given_back = wait_for("the lease to be given back", || {
+        let heard = machine.warden.heard("POST /fleet/release");
+        heard.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.heard("POST /fleet")))
+    });
+    assert_eq!(given_back.body, machine.warden.heard("POST /fleet/ask")[0].body);
+    machine.wait_gate("freeze");
+    assert_eq!(machine.agent.entries(&Kind::UPDATED), []);
+}

@@ -1,0 +1,169 @@
+# shellcheck shell=bash disable=SC2154  # dist/demo.sh has the rest
+# The story of dist/demo.sh --fleet: two wardens on one PostgreSQL database, three agents with a project each on this
+# machine's engine, and a bad image that all of them find at the same instant.
+
+FLEET=(harbour lighthouse pier)
+declare -A PAGES=()      # address of each machine's web service
+declare -A WARDENS=()    # addresses by name
+PEOPLE=""                # api.token of the wardens
+DATABASE_URL=""
+DATABASE_CHILD=""
+
+# A PostgreSQL server of its own. It ends, and its files go, when its input ends.
+database_start() {
+    local port
+    coproc DATABASE { exec bash dist/scripts/postgres.sh 2>"$WORK/database.log"; }
+    # shellcheck disable=SC2153  # coproc makes it
+    DATABASE_CHILD="$DATABASE_PID"
+    read -r port _ <&"${DATABASE[0]}" || die "PostgreSQL does not start: $(tail -n 3 "$WORK/database.log")"
+    DATABASE_URL="postgres://evenkeel:secret@127.0.0.1:$port/postgres"
+}
+
+# As a crash: it ends without a checkpoint.
+database_restart() {
+    local answer=""
+    echo restart >&"${DATABASE[1]}"
+    read -r answer <&"${DATABASE[0]}" || true
+    [ "$answer" = ok ] || die "PostgreSQL does not start again: $(tail -n 3 "$WORK/database.log")"
+}
+
+database_stop() {
+    [ -n "$DATABASE_CHILD" ] || return 0
+    [ -z "${DATABASE[1]:-}" ] || exec {DATABASE[1]}>&-
+    wait "$DATABASE_CHILD" 2>/dev/null || true
+}
+
+secret() { head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
+
+# warden NAME: starts it, at the address that it had before if it had one. The agents have no `url`: they are heard only.
+warden() {
+    local machine agents=""
+    if [ -z "${WARDENS[$1]:-}" ]; then
+        WARDENS[$1]="127.0.0.1:$(free_port 8180)"
+        for machine in "${FLEET[@]}"; do
+            agents="$agents${agents:+, }{\"id\": \"$machine\", \"token\": \"$PEOPLE-$machine\"}"
+        done
+        cat >"$WORK/$1.json" <<CONFIG
+{
+  "api": {"address": ["${WARDENS[$1]}"], "token": "\$PEOPLE"},
+  "store": {"url": "\$DATABASE_URL"},
+  "agents": [$agents]
+}
+CONFIG
+    fi
+    PEOPLE="$PEOPLE" DATABASE_URL="$DATABASE_URL" \
+        "$PROGRAM" --mode warden --config "$WORK/$1.json" >>"$WORK/$1.log" 2>&1 &
+    PROCESS[$1]=$!
+    until_true 20 "$1 answers, with its store" stands "$1"
+}
+
+stands() { curl -fs --max-time 2 "http://${WARDENS[$1]}/health" 2>/dev/null | grep -qx '{"status":"ok"}'; }
+
+# machine NAME: a project that runs, and an agent that has looked at it and reports to both wardens.
+machine() {
+    local urls="\"http://${WARDENS[warden-1]}\", \"http://${WARDENS[warden-2]}\""
+    mkdir "$WORK/$1"
+    PAGES[$1]="127.0.0.1:$(free_port 8080)"
+    project "$WORK/$1" "$NAME-$1" "${PAGES[$1]}"
+    agent "$1" "$WORK/$1" "$NAME-$1" 300 \
+        "\"push\": {\"warden_url\": [$urls], \"token\": \"$PEOPLE-$1\", \"machine_id\": \"$1\"},"
+    until_true 30 "the first check of $1" polled "$1"
+}
+
+# All agents look into the registry at the same instant.
+check_all() {
+    local machine processes=()
+    for machine in "${FLEET[@]}"; do
+        curl -fs --max-time 5 -o /dev/null -X POST "http://${API[$machine]}/trigger" &
+        processes+=($!)
+    done
+    wait "${processes[@]}" || die "an agent does not take a trigger"
+}
+
+# with EVENT N: N machines have written an entry of this kind (as many of them as there are in each one's story).
+with() {
+    local machine count=0
+    for machine in "${FLEET[@]}"; do
+        if wrote "$machine" "$1"; then count=$((count + 1)); fi
+    done
+    [ "$count" -eq "$2" ]
+}
+
+# held GATE N: N machines wait for this gate.
+held() {
+    local machine count=0
+    for machine in "${FLEET[@]}"; do
+        if get "$machine" /status/demo | grep -q "\"gate\":\"$1\""; then count=$((count + 1)); fi
+    done
+    [ "$count" -eq "$2" ]
+}
+
+all_show() {
+    local machine
+    for machine in "${FLEET[@]}"; do shows "${PAGES[$machine]}" "$1" || return 1; done
+}
+
+# Notes which containers are made from now on. The engine itself remembers a few hundred events only, and health checks are
+# events, too.
+watch_engine() {
+    docker events --filter event=create --filter "label=$NAME" \
+        --format "{{index .Actor.Attributes \"com.docker.compose.project\"}} {{index .Actor.Attributes \"$NAME\"}}" \
+        >"$WORK/made" 2>"$WORK/engine.log" &
+    PROCESS[engine]=$!
+}
+
+# made VERSION: how many containers of it were made in the projects. (The agents' own, which hold images, are none.)
+made() { grep -c "^$NAME-.* $1$" "$WORK/made" || true; }
+
+made_all() { [ "$(made "$1")" -eq "${#FLEET[@]}" ]; }
+
+one_was_hurt() {
+    [ "$(made v3)" -eq 1 ] || die "there should be one container of version 3, and $(made v3) were made"
+    with rolled_back 1 || die "more than one machine has deployed version 3"
+    all_show v2 || die "a machine does not show version 2"
+}
+
+fleet_story() {
+    local machine
+    PEOPLE="$(secret)"
+    database_start
+    for machine in warden-1 warden-2; do warden "$machine"; done
+    tell "two wardens share a PostgreSQL database: http://${WARDENS[warden-1]}/ and http://${WARDENS[warden-2]}/"
+    image v1 index.html
+    push
+    watch_engine
+    for machine in "${FLEET[@]}"; do machine "$machine"; done
+    until_true 10 "the engine has told of three containers" made_all v1
+    tell "three machines run version 1, each with an agent: ${FLEET[*]}"
+
+    image v2 index.html
+    push
+    tell "version 2 is pushed (a good one); all three look into the registry at the same instant"
+    check_all
+    until_true 90 "version 2 is proven everywhere" with updated 3
+    until_true 10 "all show version 2" all_show v2
+    tell "one machine has proven version 2 alone, then the others took it"
+
+    image v3 no-such-page
+    push
+    tell "version 3 is pushed (a broken one: its health check fails); again all three look at once"
+    check_all
+    until_true 90 "one machine undoes version 3" with rolled_back 1
+    until_true 20 "the others leave it alone" held immunity 2
+    until_true 10 "all show version 2" all_show v2
+    one_was_hurt
+    tell "one machine was hurt, and is back on version 2; the others never made a container of version 3"
+
+    tell "the first warden is killed, and the database crashes and starts again"
+    stop warden-1 KILL
+    database_restart
+    until_true 30 "the second warden has its store again" stands warden-2
+    check_all
+    until_true 20 "version 3 is still withheld" held immunity 2
+    one_was_hurt
+    warden warden-1
+    tell "nobody has forgotten it. What the fleet runs, as the first warden tells it after its restart:"
+    EVENKEEL_TOKEN="$PEOPLE" "$PROGRAM" fleet --warden "http://${WARDENS[warden-1]}" | sed 's/^/        /' ||
+        [ "${PIPESTATUS[0]}" -eq 1 ] || die "the fleet can't be shown"
+    stay "http://${WARDENS[warden-2]}/?token=$PEOPLE"
+}

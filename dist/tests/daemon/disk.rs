@@ -1,0 +1,78 @@
+//! A state on a disk that fills up.
+
+use super::*;
+
+/// A small file system of its own, which can be filled. Only root can mount one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Self {
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", "size=6m", "evenkeel.test"]).arg(&at).status().unwrap();
+        assert!(done.success(), "mount: {done}");
+        Self(at)
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    /// Writes until nothing more fits.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.filler()).unwrap();
+        for size in [4096, 512, 1] {
+            while file.write_all(&vec![b'x'; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_there_is_room() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT RUN: only root can mount a file system of its own");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount(folder.path().join("state"));
+    let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
+    let told = |d: &Daemon, event: &str, words: &str| {
+        let entries = d.get("/audit?limit=500").unwrap_or_default();
+        let is_it = |entry: &&Value| {
+            entry["event"] == event && entry["message"].as_str().is_some_and(|text| text.contains(words))
+        };
+        entries.as_array().map_or(0, |all| all.iter().filter(is_it).count())
+    };
+    assert_eq!(daemon.get("/health").unwrap()["state"], Value::Null);
+    disk.fill();
+    let reloads = std::cell::Cell::new(0);
+    daemon.wait("the full disk shows", |d| {
+        // Every reload makes an entry, which is to be kept durably.
+        d.signal(Signal::HUP);
+        reloads.set(reloads.get() + 1);
+        sleep(Duration::from_millis(200));
+        d.get("/health").is_some_and(|health| health["state"].is_string())
+    });
+    let record = daemon.get("/status/a").unwrap();
+    assert_eq!(record["status"], "errored", "after {} reloads: {record}", reloads.get());
+    let text = record["errored"].as_str().unwrap();
+    assert!(text.contains("No space left") && text.contains("nothing is deployed or healed"), "{text}");
+    daemon.wait("it is told", |d| told(d, "error", "the state can't be written") == 1);
+    disk.free();
+    daemon.wait("it is over", |d| d.get("/health").is_some_and(|health| health["state"].is_null()));
+    daemon.wait("that is told", |d| told(d, "recovered", "the state can be written again") == 1);
+    assert_ne!(daemon.get("/status/a").unwrap()["status"], "errored");
+    assert_eq!(told(&daemon, "error", "the state can't be written"), 1, "once");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(0));
+}

@@ -1,0 +1,300 @@
+//! What the fleet decides and asks: from the store where it matters, from memory where that can only hold back.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use evenkeel_common::wire::{FleetAnswer, FleetDecisions, FleetImages, Inventory, Permission};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Collector;
+use crate::fleet::answer::{self, Answered, Asking, Facts, Rules};
+use crate::fleet::decisions::{DECISIONS, Decision, Decisions, FuseRule};
+use crate::fleet::inventory::{self, Reported};
+use crate::fleet::lease::{self, Leases};
+use crate::fleet::retention::{self, Outdated};
+use crate::fleet::state::{bytes, parse};
+use crate::fleet::verdict::{self, DigestRecord};
+use crate::fleet::view::{POLLS, View};
+use crate::keep::{Change, KeepError, Outcome, Versioned};
+
+/// Time for an answer to an agent, which waits for 2 s (DECISIONS 8).
+const ASK_TIME: Duration = Duration::from_millis(1500);
+/// How often a value is written again that another warden has changed meanwhile.
+const TRIES: usize = 20;
+/// Values that are removed in one go, so that nobody waits long for it.
+const FORGOTTEN_AT_ONCE: usize = 100;
+/// Polls that are older than this are forgotten.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24);
+
+/// The fleet's state in memory.
+#[derive(Default)]
+pub(super) struct Fleet {
+    view: std::sync::Mutex<View>,
+    rules: std::sync::Mutex<(Rules, FuseRule)>,
+    revision: watch::Sender<u64>,
+    /// Who takes a lease here holds it, so that a thousand that ask at once do not race for one value.
+    turn: tokio::sync::Mutex<()>,
+    /// Polls that came to this warden.
+    polls: std::sync::Mutex<BTreeMap<String, Timestamp>>,
+    answers: [AtomicU64; 3],
+}
+
+impl Fleet {
+    fn view(&self) -> std::sync::MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rules(&self) -> (Rules, FuseRule) {
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fuse, where it is on.
+    pub(super) fn fuse(&self) -> Option<FuseRule> {
+        Some(self.rules().1).filter(|rule| rule.rollbacks > 0)
+    }
+
+    /// Takes values as the store has them now, and wakes those who wait for another revision.
+    pub(super) fn apply(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
+        let mut view = self.view();
+        for (name, Versioned { revision, value }) in values {
+            view.apply(&name, revision, &value);
+        }
+        let revision = view.revision();
+        self.revision.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+    }
+}
+
+impl Collector {
+    /// Replaces the configured rules.
+    pub fn set_rules(&self, rules: Rules, fuse: FuseRule) {
+        *self.fleet.rules.lock().unwrap_or_else(PoisonError::into_inner) = (rules, fuse);
+    }
+
+    /// The revision of the decisions, and its changes.
+    pub fn fleet_revision(&self) -> watch::Receiver<u64> {
+        self.fleet.revision.subscribe()
+    }
+
+    /// The decisions in force for an agent.
+    pub fn decisions_for(&self, agent: &str) -> FleetDecisions {
+        let machines = self.lock().ids().to_vec();
+        self.fleet.view().decisions_for(agent, &machines, self.clock.now())
+    }
+
+    /// Which machine runs what.
+    pub fn fleet_images(&self) -> FleetImages {
+        let ids = self.machines().iter().map(|machine| machine.id().to_owned()).collect();
+        self.fleet.view().images(ids, self.clock.now())
+    }
+
+    /// How many leases are in force.
+    pub fn live_leases(&self) -> usize {
+        self.fleet.view().live_leases(self.clock.now())
+    }
+
+    /// How many questions were answered with go, wait, and no.
+    pub fn answers(&self) -> [u64; 3] {
+        [0, 1, 2].map(|kind| self.fleet.answers[kind].load(Ordering::Relaxed))
+    }
+
+    /// Has a person's decision stored: the id of its entry (`None` where it changed nothing), and the revision after it.
+    pub async fn decide(&self, decision: Decision) -> Result<(Option<u64>, u64), KeepError> {
+        let outcomes = self.commit(vec![Change::Decision(decision)]).await?;
+        let id = outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Stored(id) => Some(*id),
+            Outcome::Unchanged => None,
+        });
+        Ok((id, *self.fleet.revision.borrow()))
+    }
+
+    /// Answers whether a deployment may begin. A lease is taken in the store before the answer says go; while the store
+    /// does not answer, nothing does.
+    pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
+        let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
+        let reply = asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking));
+        let kind = match reply.answer {
+            Permission::Go => 0,
+            Permission::Wait => 1,
+            Permission::No => 2,
+        };
+        self.fleet.answers[kind].fetch_add(1, Ordering::Relaxed);
+        reply
+    }
+
+    async fn try_ask(&self, asking: &Asking<'_>) -> Result<FleetAnswer, KeepError> {
+        let of = lease::name(asking.repository);
+        let mut turn = None;
+        for _ in 0..TRIES {
+            // The leases first: whoever gives one back after a verdict changes them, and that is noticed below.
+            let leases = self.keep.value(&of).await?;
+            let record = self.keep.value(&verdict::name(asking.repository, asking.digest)).await?;
+            let decisions = self.keep.value(DECISIONS).await?;
+            let (expected, leases) = (leases.revision, parse(&leases.value).unwrap_or_default());
+            let record = DigestRecord {
+                repository: asking.repository.to_owned(),
+                digest: asking.digest.to_owned(),
+                ..parse(&record.value).unwrap_or_default()
+            };
+            let decisions: Decisions = parse(&decisions.value).unwrap_or_default();
+            let Answered { reply, leases } = self.answer(asking, &decisions, &record, &leases);
+            let Some(leases) = leases else { return Ok(reply) };
+            if turn.is_none() {
+                turn = Some(self.fleet.turn.lock().await);
+                continue;
+            }
+            if self.replace(&of, expected, bytes(&leases)).await? {
+                return Ok(reply);
+            }
+        }
+        Err(KeepError("other wardens change the leases all the time".to_owned()))
+    }
+
+    fn answer(
+        &self,
+        asking: &Asking<'_>,
+        decisions: &Decisions,
+        record: &DigestRecord,
+        leases: &Leases,
+    ) -> Answered {
+        let machines = self.machines();
+        let (rules, _) = self.fleet.rules();
+        let view = self.fleet.view();
+        let machines: Vec<(&str, &Reported)> = machines
+            .iter()
+            .filter_map(|machine| Some((machine.id(), view.inventory(machine.id())?)))
+            .collect();
+        let facts = Facts { decisions, record, leases, machines: &machines, rules };
+        answer::answer(asking, &facts, self.clock.now())
+    }
+
+    /// What holds back is known well enough; go is said of what the store says now only.
+    fn answer_from_memory(&self, asking: &Asking<'_>) -> FleetAnswer {
+        let view = self.fleet.view();
+        let record = view.record(asking.repository, asking.digest).cloned().unwrap_or_default();
+        let facts = Facts {
+            decisions: view.decisions(),
+            record: &record,
+            leases: &Leases::default(),
+            machines: &[],
+            rules: Rules::default(),
+        };
+        answer::held_by_decision(asking, &facts, self.clock.now()).unwrap_or_else(answer::away)
+    }
+
+    /// Gives a lease back; whether there was one.
+    pub async fn release(&self, asking: &Asking<'_>) -> Result<bool, KeepError> {
+        let of = lease::name(asking.repository);
+        let given_back = self.update(&of, |value| {
+            let leases: Leases = parse(value).unwrap_or_default();
+            leases.without(asking.agent, asking.service, asking.digest).map(|leases| bytes(&leases))
+        });
+        given_back.await
+    }
+
+    /// Takes what runs on a machine.
+    pub async fn report(&self, agent: &str, inventory: Inventory) -> Result<(), KeepError> {
+        let now = self.clock.now();
+        let name = inventory::name(agent);
+        let stored = self.update(&name, |value| {
+            let before: Option<Reported> = parse(value);
+            let reported = Reported::new(before.as_ref(), inventory.clone(), now);
+            (!before.is_some_and(|before| reported.repeats(&before))).then(|| bytes(&reported))
+        });
+        stored.await.map(drop)
+    }
+
+    /// Notes that an agent polls. One that was offline for not polling is online now.
+    pub async fn record_poll(&self, agent: &str) {
+        let now = self.clock.now();
+        self.polls().insert(agent.to_owned(), now);
+        if let Err(error) = self.record_heartbeat(agent, Ok(())).await {
+            tracing::debug!(agent, %error, "that the agent polls was not stored");
+        }
+    }
+
+    /// Tells other wardens which agents have polled here.
+    pub async fn share_polls(&self) -> Result<(), KeepError> {
+        let mine = std::mem::take(&mut *self.polls());
+        if mine.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let shared = self.update(POLLS, |value| {
+            let mut polls: BTreeMap<String, Timestamp> = parse(value).unwrap_or_default();
+            polls.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
+            for (agent, at) in &mine {
+                polls.entry(agent.clone()).and_modify(|known| *known = (*at).max(*known)).or_insert(*at);
+            }
+            Some(bytes(&polls))
+        });
+        let shared = shared.await;
+        if shared.is_err() {
+            let mut polls = self.polls();
+            for (agent, at) in mine {
+                polls.entry(agent).or_insert(at);
+            }
+        }
+        shared.map(drop)
+    }
+
+    /// When an agent polled a warden last.
+    pub fn last_poll(&self, agent: &str) -> Option<Timestamp> {
+        let mine = self.polls().get(agent).copied();
+        self.fleet.view().last_poll(agent).max(mine)
+    }
+
+    fn polls(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.fleet.polls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes some of what the fleet's state need not keep any longer; whether there may be more. Whatever changes
+    /// meanwhile stays.
+    pub async fn forget_outdated(&self, keep: SignedDuration) -> Result<bool, KeepError> {
+        let now = self.clock.now();
+        let machines = self.lock().ids().to_vec();
+        let outdated = self.fleet.view().outdated(&machines, keep, now);
+        for Outdated { name, revision, decision, is_marked } in outdated.iter().take(FORGOTTEN_AT_ONCE) {
+            if *is_marked {
+                self.keep.remove(name, *revision).await?;
+                self.fleet.view().forget(name);
+                continue;
+            }
+            let is_gone = self.replace(name, *revision, retention::mark(now)).await?;
+            if let Some(decision) = decision.as_ref().filter(|_| is_gone) {
+                self.update(DECISIONS, |value| {
+                    let mut decisions: Decisions = parse(value)?;
+                    decisions.forget(decision).then(|| bytes(&decisions))
+                })
+                .await?;
+            }
+        }
+        Ok(outdated.len() > FORGOTTEN_AT_ONCE)
+    }
+
+    /// Changes a value; `false` where `change` wants nothing else than what is there.
+    async fn update(
+        &self,
+        name: &str,
+        change: impl Fn(&[u8]) -> Option<Vec<u8>> + Send,
+    ) -> Result<bool, KeepError> {
+        for _ in 0..TRIES {
+            let found = self.keep.value(name).await?;
+            let Some(value) = change(&found.value) else { return Ok(false) };
+            if self.replace(name, found.revision, value).await? {
+                return Ok(true);
+            }
+        }
+        Err(KeepError(format!("other wardens change {name} all the time")))
+    }
+
+    /// Replaces a value in the store, and then here; `false` when somebody was faster.
+    async fn replace(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<bool, KeepError> {
+        let Some(revision) = self.keep.swap(name, expected, value.clone()).await? else { return Ok(false) };
+        self.fleet.apply([(name.to_owned(), Versioned { revision, value })]);
+        Ok(true)
+    }
+}

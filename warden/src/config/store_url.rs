@@ -1,0 +1,180 @@
+//! `store.url`: a PostgreSQL URL, checked for its form. What it says is never shown, for it may hold a password.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use tokio_postgres::config::{ChannelBinding, SslMode, TargetSessionAttrs};
+
+/// Options of libpq that would be silently without effect.
+const UNSUPPORTED: [&str; 12] = [
+    "gssencmode",
+    "krbsrvname",
+    "passfile",
+    "require_auth",
+    "service",
+    "sslcert",
+    "sslcertmode",
+    "sslcrl",
+    "sslkey",
+    "sslpassword",
+    "ssl_min_protocol_version",
+    "requirepeer",
+];
+/// What a good one looks like.
+const ALLOWED: &str = "postgres://user:password@host:5432/database, where special characters of the password are percent-encoded";
+/// How many seconds connecting takes at most, where the URL does not say.
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What is proven about the server before anything is sent to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing: against those who only listen.
+    Nothing,
+    /// That its certificate comes from one of the authorities.
+    Chain,
+    /// That it is the host's, too.
+    ChainAndName,
+}
+
+/// A URL whose form is right.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    /// Hosts, user, password and options, as the client takes them.
+    pub config: tokio_postgres::Config,
+    /// What TLS is to prove; [`SslMode`] in `config` says whether there is TLS.
+    pub verify: Verify,
+    /// The authorities' file; `None` for the system's.
+    pub authorities: Option<PathBuf>,
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreUrl(***)")
+    }
+}
+
+impl StoreUrl {
+    /// Parses a URL. The error says what is wrong and what is allowed, and repeats nothing of the text but the name of a
+    /// known option.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if !(text.starts_with("postgres://") || text.starts_with("postgresql://")) {
+            return Err(format!("is not a PostgreSQL URL; allowed: {ALLOWED}"));
+        }
+        let (base, query) = text.split_once('?').unwrap_or((text, ""));
+        let (mut mode, mut authorities) = (None, None);
+        let mut rest = form_urlencoded::Serializer::new(String::new());
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*key {
+                "sslmode" => mode = Some(value.into_owned()),
+                "sslrootcert" => authorities = Some(value.into_owned()),
+                name if UNSUPPORTED.contains(&name) => {
+                    return Err(format!("has the option {name}, which is not supported; leave it out"));
+                }
+                _ => {
+                    rest.append_pair(&key, &value);
+                }
+            }
+        }
+        // The client's parser does not know `+` for a space.
+        let rest = rest.finish().replace('+', "%20");
+        let text = if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") };
+        let mut config: tokio_postgres::Config = text.parse().map_err(|_| {
+            format!("is not a PostgreSQL URL, or has an option that is not known; allowed: {ALLOWED}")
+        })?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(format!("names no host; allowed: {ALLOWED}"));
+        }
+        if config.get_user().is_none() {
+            return Err(format!("names no user; allowed: {ALLOWED}"));
+        }
+        if config.get_channel_binding() == ChannelBinding::Require {
+            return Err(
+                "has channel_binding=require, which is not supported; use sslmode=verify-full".to_owned()
+            );
+        }
+        let authorities = authorities.filter(|path| !path.is_empty() && path != "system");
+        let (tls, verify) = tls(mode.as_deref(), authorities.is_some())?;
+        config.ssl_mode(tls);
+        // Of several hosts the one that can be written is meant.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("evenkeel-warden");
+        }
+        Ok(Self { config, verify, authorities: authorities.map(PathBuf::from) })
+    }
+}
+
+/// `sslmode` as libpq has it: without one TLS is used where the server offers it, and an authorities' file makes
+/// `require` prove the chain.
+fn tls(mode: Option<&str>, has_authorities: bool) -> Result<(SslMode, Verify), String> {
+    Ok(match mode {
+        Some("disable") => (SslMode::Disable, Verify::Nothing),
+        None | Some("" | "prefer") => (SslMode::Prefer, Verify::Nothing),
+        Some("require") if has_authorities => (SslMode::Require, Verify::Chain),
+        Some("require") => (SslMode::Require, Verify::Nothing),
+        Some("verify-ca") => (SslMode::Require, Verify::Chain),
+        Some("verify-full") => (SslMode::Require, Verify::ChainAndName),
+        Some(_) => {
+            return Err(
+                "has a sslmode that is not known; allowed: disable, prefer, require, verify-ca, verify-full"
+                    .to_owned(),
+            );
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sslmode_and_its_authorities_are_honoured() {
+        for (query, mode, verify, authorities) in [
+            ("", SslMode::Prefer, Verify::Nothing, None),
+            ("?sslmode=disable", SslMode::Disable, Verify::Nothing, None),
+            ("?sslmode=prefer&application_name=a%20b", SslMode::Prefer, Verify::Nothing, None),
+            ("?sslmode=require", SslMode::Require, Verify::Nothing, None),
+            ("?sslmode=require&sslrootcert=/ca.pem", SslMode::Require, Verify::Chain, Some("/ca.pem")),
+            ("?sslmode=verify-ca", SslMode::Require, Verify::Chain, None),
+            ("?sslmode=verify-full&sslrootcert=system", SslMode::Require, Verify::ChainAndName, None),
+            (
+                "?sslrootcert=%2Fa%20b&sslmode=verify-full",
+                SslMode::Require,
+                Verify::ChainAndName,
+                Some("/a b"),
+            ),
+        ] {
+            let url = StoreUrl::parse(&format!("postgres://u:secret@h1:1,h2:2/d{query}")).unwrap();
+            assert_eq!(url.config.get_ssl_mode(), mode, "{query}");
+            assert_eq!(url.verify, verify, "{query}");
+            assert_eq!(url.authorities, authorities.map(PathBuf::from), "{query}");
+            assert!(!format!("{url:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_nothing_of_the_url_is() {
+        for (text, why) in [
+            ("", "is not a PostgreSQL URL"),
+            ("mysql://u:secret@h/d", "is not a PostgreSQL URL"),
+            ("host=h user=u password=secret", "is not a PostgreSQL URL"),
+            ("postgres://u:secret@h:99999/d", "is not a PostgreSQL URL"),
+            ("postgres://u:se?secret@h/d", "is not a PostgreSQL URL"),
+            (
+                "postgres://u:secret@h/d?secret=1",
+                "is not a PostgreSQL URL, or has an option that is not known",
+            ),
+            ("postgres:///d?user=u", "names no host"),
+            ("postgres://h/d", "names no user"),
+            ("postgres://u:secret@h/d?sslmode=secret", "has a sslmode that is not known"),
+            ("postgres://u:secret@h/d?sslkey=secret", "has the option sslkey, which is not supported"),
+            ("postgres://u:secret@h/d?channel_binding=require", "has channel_binding=require"),
+        ] {
+            let error = StoreUrl::parse(text).unwrap_err();
+            assert!(error.starts_with(why) && !error.contains("secret"), "{text}: {error}");
+        }
+    }
+}

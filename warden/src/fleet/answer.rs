@@ -1,0 +1,216 @@
+//! The answer to `POST /fleet/ask`: may a machine begin a deployment now (DECISIONS 8)? One pure function of what the store
+//! says. It may only hold back; whether the machine begins is the agent's decision.
+
+use evenkeel_common::wire::{FleetAnswer, Permission};
+use jiff::{SignedDuration, Timestamp};
+
+use super::decisions::{Decisions, covers};
+use super::entry::format_duration;
+use super::inventory::Reported;
+use super::lease::Leases;
+use super::verdict::{DigestRecord, Verdict};
+pub use crate::config::Rules;
+
+/// Seconds after which a lease is to be renewed.
+const RENEW: u64 = 30;
+/// Seconds after which to ask again while it is another machine's turn.
+const TURN: u64 = 10;
+/// The longest time between two questions, in seconds.
+const LONGEST: u64 = 300;
+/// A machine that has reported nothing for so long is not waited for.
+const FRESH: SignedDuration = SignedDuration::from_hours(24);
+/// A machine of a lower ring that does not know of the digest so long after the fleet did follows another tag.
+const SPREAD: SignedDuration = SignedDuration::from_hours(24);
+
+/// Who asks, and for what.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking<'a> {
+    /// Id of the agent.
+    pub agent: &'a str,
+    /// Its ring.
+    pub ring: u8,
+    /// The service.
+    pub service: &'a str,
+    /// Repository with its registry's host, without a tag.
+    pub repository: &'a str,
+    /// The digest.
+    pub digest: &'a str,
+}
+
+/// What is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The decisions.
+    pub decisions: &'a Decisions,
+    /// The verdicts on the digest.
+    pub record: &'a DigestRecord,
+    /// The leases of the repository.
+    pub leases: &'a Leases,
+    /// What the configured machines report.
+    pub machines: &'a [(&'a str, &'a Reported)],
+    /// The rules.
+    pub rules: Rules,
+}
+
+/// The answer, and the leases that must be stored before it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// The answer.
+    pub reply: FleetAnswer,
+    /// The leases as they are to be; `None` where nothing changes.
+    pub leases: Option<Leases>,
+}
+
+/// Answers. Whoever has a lease keeps it by asking, whatever the answer says: what has begun is brought to its end.
+pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answered {
+    let Facts { record, leases, rules, .. } = *facts;
+    let taken = || leases.with(asking.agent, asking.service, record, now);
+    let is_mine = leases.has(asking.agent, asking.service, record, now);
+    if let Some(reply) = held_by_decision(asking, facts, now) {
+        return Answered { reply, leases: is_mine.then(taken) };
+    }
+    if is_mine {
+        return Answered { reply: go("this machine has the lease".to_owned()), leases: Some(taken()) };
+    }
+    let held = held_by_ring(asking, facts, now).or_else(|| held_by_lease(asking, facts, now));
+    if let Some(reply) = held {
+        return Answered { reply, leases: None };
+    }
+    if record.is_proven() && rules.max_at_once.is_none() {
+        return Answered { reply: go("the digest is proven in the fleet".to_owned()), leases: None };
+    }
+    let why =
+        if record.is_proven() { "there is room for one more machine" } else { "this machine is the first" };
+    Answered { reply: go(why.to_owned()), leases: Some(taken()) }
+}
+
+/// A freeze or immunity: what needs no lease and hurts nobody when it is answered from memory.
+pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let mut freezes = facts.decisions.freezes_at(now);
+    if let Some(freeze) = freezes.find(|freeze| covers(&freeze.scope, asking.agent, asking.repository)) {
+        let left = u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0);
+        let why = format!("frozen by {} until {}: {}", freeze.by, freeze.until, freeze.reason);
+        return Some(hold(Permission::Wait, "freeze", why, left.clamp(TURN, LONGEST), None));
+    }
+    let failed = facts.record.withheld_from(asking.agent)?;
+    let why = format!(
+        "it failed on {}{}",
+        failed.agents.join(", "),
+        failed.reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+    );
+    Some(hold(Permission::No, "immunity", why, LONGEST, failed.agents.into_iter().next()))
+}
+
+/// Ring n waits for the rings below, as far as machines there run the repository and will get the digest.
+fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let (record, rules, of) = (facts.record, facts.rules, asking.repository);
+    if rules.need == 0 {
+        return None;
+    }
+    let below: Vec<_> = facts
+        .machines
+        .iter()
+        .filter(|(agent, reported)| {
+            *agent != asking.agent
+                && reported.inventory.ring < asking.ring
+                && now.duration_since(reported.at) < FRESH
+                && reported.images_of(of).next().is_some()
+        })
+        .collect();
+    let ring = asking.ring;
+    if let Some((failed, _)) = below.iter().find(|(agent, _)| record.has_failed_at(agent)) {
+        let why = format!("ring {ring} waits: it failed on {failed}, which is in a lower ring");
+        return Some(hold(Permission::Wait, "ring", why, LONGEST, Some((*failed).to_owned())));
+    }
+    let known_since = facts
+        .machines
+        .iter()
+        .flat_map(|(_, reported)| reported.images_of(of))
+        .filter(|image| image.available.as_deref() == Some(asking.digest))
+        .filter_map(|image| image.behind_since)
+        .min();
+    let is_spreading = known_since.is_none_or(|since| now.duration_since(since) < SPREAD);
+    let candidates: Vec<_> = below
+        .iter()
+        .filter(|(agent, reported)| {
+            let is_there = |digest: &Option<String>| digest.as_deref() == Some(asking.digest);
+            let mut images = reported.images_of(of);
+            record.is_proven_at(agent)
+                || reported.images_of(of).any(|image| is_there(&image.digest))
+                || images
+                    .any(|image| !is_there(&image.blocked) && (is_spreading || is_there(&image.available)))
+        })
+        .collect();
+    let need = usize::try_from(rules.need).unwrap_or(usize::MAX).min(candidates.len());
+    let soak = SignedDuration::from_secs(rules.soak.into());
+    let mut waits: Vec<SignedDuration> = candidates
+        .iter()
+        .filter_map(|(agent, reported)| proven_since(record, agent, reported, asking))
+        .map(|since| soak.saturating_sub(now.duration_since(since)))
+        .collect();
+    waits.sort();
+    let ready = waits.iter().filter(|wait| **wait <= SignedDuration::ZERO).count();
+    if ready >= need {
+        return None;
+    }
+    let again = waits.get(need - 1).map_or(60, |wait| u64::try_from(wait.as_secs()).unwrap_or(0) + 1);
+    let why = format!(
+        "ring {ring} waits: {ready} of {need} machines of lower rings have it proven for {}",
+        format_duration(soak)
+    );
+    Some(hold(Permission::Wait, "ring", why, again.clamp(TURN, LONGEST), None))
+}
+
+fn proven_since(
+    record: &DigestRecord,
+    agent: &str,
+    reported: &Reported,
+    asking: &Asking<'_>,
+) -> Option<Timestamp> {
+    let verdict = record.agents.get(agent).filter(|latest| latest.verdict == Verdict::Proven);
+    let told = reported.proven_since(asking.repository, asking.digest);
+    verdict.map(|latest| latest.since).or(told)
+}
+
+/// First alone, and `max_at_once`.
+fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let others: Vec<_> =
+        facts.leases.live(facts.record, now).filter(|lease| lease.agent != asking.agent).collect();
+    let first = others.iter().find(|lease| lease.digest == asking.digest);
+    if let Some(first) = first.filter(|_| !facts.record.is_proven()) {
+        let since = first.since.map(|since| format!(" since {}", whole_seconds(since))).unwrap_or_default();
+        let why = format!("{} has been trying it first{since}; it is not proven anywhere yet", first.agent);
+        return Some(hold(Permission::Wait, "ring", why, TURN, Some(first.agent.clone())));
+    }
+    let limit = facts.rules.max_at_once?;
+    let mut agents: Vec<&str> = others.iter().map(|lease| lease.agent.as_str()).collect();
+    agents.sort_unstable();
+    agents.dedup();
+    if agents.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
+        return None;
+    }
+    let why = format!("{} machines deploy this image now, which is max_at_once", agents.len());
+    Some(hold(Permission::Wait, "ring", why, TURN, None))
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn go(why: String) -> FleetAnswer {
+    FleetAnswer { answer: Permission::Go, why, gate: None, again: RENEW, agent: None }
+}
+
+fn hold(answer: Permission, gate: &str, why: String, again: u64, agent: Option<String>) -> FleetAnswer {
+    FleetAnswer { answer, why, gate: Some(gate.to_owned()), again, agent }
+}
+
+/// The answer while the store cannot be asked: a lease cannot be taken.
+pub fn away() -> FleetAnswer {
+    let why = "the warden's store is away, so no machine can be told that it is its turn";
+    hold(Permission::Wait, "ring", why.to_owned(), TURN, None)
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

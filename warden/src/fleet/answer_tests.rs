@@ -1,0 +1,211 @@
+//! What agents that ask are told: each rule alone, and which one comes first.
+
+use evenkeel_common::wire::{Inventory, InventoryImage};
+
+use super::*;
+use crate::fleet::state::FleetState;
+use crate::fleet::testing::{at, entry};
+use crate::fleet::verdict::verdict;
+
+/// What machines have said about digest `d` of `web`: agent and event.
+fn record(said: &[(&str, &str, i64)]) -> DigestRecord {
+    let mut record =
+        DigestRecord { repository: "web".to_owned(), digest: "d".to_owned(), ..DigestRecord::default() };
+    for (number, (agent, event, when)) in said.iter().enumerate() {
+        let entry = entry(agent, event, "web", "d");
+        let (_, _, found) = verdict(&entry).unwrap();
+        record.record(&entry, found, number as u64 + 1, at(*when));
+    }
+    record
+}
+
+fn asking(agent: &str, ring: u8) -> Asking<'_> {
+    Asking { agent, ring, service: "web", repository: "web", digest: "d" }
+}
+
+fn reported(ring: u8, change: impl FnOnce(&mut InventoryImage)) -> Reported {
+    let mut image: InventoryImage =
+        serde_json::from_str(r#"{"service":"web","image":"web:1","digest":"old"}"#).unwrap();
+    change(&mut image);
+    Reported::new(None, Inventory { ring, images: vec![image] }, at(0))
+}
+
+/// The world of one question.
+struct World {
+    decisions: Decisions,
+    record: DigestRecord,
+    leases: Leases,
+    machines: Vec<(&'static str, Reported)>,
+    rules: Rules,
+}
+
+impl World {
+    fn new(said: &[(&str, &str, i64)]) -> Self {
+        Self {
+            decisions: Decisions::default(),
+            record: record(said),
+            leases: Leases::default(),
+            machines: Vec::new(),
+            rules: Rules::default(),
+        }
+    }
+
+    /// Asks, and stores the leases as a warden does.
+    fn ask(&mut self, agent: &str, ring: u8, now: i64) -> FleetAnswer {
+        let machines: Vec<_> = self.machines.iter().map(|(id, reported)| (*id, reported)).collect();
+        let facts = Facts {
+            decisions: &self.decisions,
+            record: &self.record,
+            leases: &self.leases,
+            machines: &machines,
+            rules: self.rules,
+        };
+        let answered = answer(&asking(agent, ring), &facts, at(now));
+        if let Some(leases) = answered.leases {
+            self.leases = leases;
+        }
+        answered.reply
+    }
+
+    fn word(&mut self, agent: &str, ring: u8, now: i64) -> (Permission, Option<String>) {
+        let reply = self.ask(agent, ring, now);
+        (reply.answer, reply.gate)
+    }
+}
+
+fn held(answer: Permission, gate: &str) -> (Permission, Option<String>) {
+    (answer, Some(gate.to_owned()))
+}
+
+const GO: (Permission, Option<String>) = (Permission::Go, None);
+
+#[test]
+fn one_machine_tries_while_the_others_wait() {
+    let mut world = World::new(&[]);
+    let waits = || held(Permission::Wait, "ring");
+    assert_eq!(world.word("a", 0, 0), GO);
+    let reply = world.ask("b", 0, 0);
+    assert_eq!((reply.answer, reply.agent.as_deref()), (Permission::Wait, Some("a")));
+    let why = "a has been trying it first since 2026-01-02T03:04:05Z; it is not proven anywhere yet";
+    assert_eq!(reply.why, why);
+    assert_eq!(world.ask("b", 0, 30).why, why, "renewing does not begin it anew");
+    assert_eq!(world.word("a", 0, 60), GO, "asking again renews");
+    assert_eq!(world.word("b", 0, 149), waits());
+    assert_eq!(world.word("b", 0, 150), GO, "a lease that was not renewed is dead");
+    assert_eq!(world.word("a", 0, 151), waits());
+    world.leases = world.leases.without("b", "web", "d").unwrap();
+    assert!(world.leases.without("b", "web", "d").is_none());
+    assert_eq!(world.word("a", 0, 152), GO, "it was given back");
+    world.record = record(&[("a", "updated", 160)]);
+    assert_eq!(world.word("b", 0, 161), GO);
+    assert_eq!(world.word("c", 0, 161), GO, "it is proven");
+}
+
+#[test]
+fn the_verdict_ends_the_lease() {
+    let mut world = World::new(&[]);
+    assert_eq!(world.word("a", 0, 0), GO);
+    world.record = record(&[("a", "rolled_back", 1)]);
+    assert_eq!(world.word("b", 0, 2), held(Permission::No, "immunity"));
+    world.record.lift();
+    assert_eq!(
+        world.word("b", 0, 3),
+        GO,
+        "unblocked: one machine tries again, and the first one's lease is over"
+    );
+    assert_eq!(world.word("a", 0, 4), held(Permission::Wait, "ring"));
+}
+
+#[test]
+fn what_failed_is_withheld_but_from_machines_where_it_is_proven() {
+    for (said, agent, expected) in [
+        (&[("a", "rolled_back", 0)][..], "b", held(Permission::No, "immunity")),
+        (&[("a", "rolled_back", 0), ("c", "updated", 0)], "b", GO),
+        (&[("a", "rolled_back", 0), ("c", "rolled_back", 0), ("b", "updated", 0)], "b", GO),
+        (
+            &[("a", "rolled_back", 0), ("c", "rolled_back", 0), ("b", "updated", 0)],
+            "e",
+            held(Permission::No, "immunity"),
+        ),
+    ] {
+        assert_eq!(World::new(said).word(agent, 0, 1), expected, "{said:?} {agent}");
+    }
+}
+
+#[test]
+fn a_freeze_holds_what_it_covers_and_leaves_a_lease() {
+    let mut world = World::new(&[]);
+    assert_eq!(world.word("a", 0, 0), GO);
+    let mut state = FleetState::default();
+    let freeze = super::super::decisions::Decision::Freeze {
+        reason: "audit".to_owned(),
+        until: at(1000),
+        scope: evenkeel_common::wire::FreezeScope { machine: Some("a".to_owned()), image: None },
+    };
+    state.decide(freeze, 1, at(0));
+    let value = state.changed().remove(0).1;
+    world.decisions = serde_json::from_slice(&value).unwrap();
+    assert_eq!(world.word("a", 0, 60), held(Permission::Wait, "freeze"));
+    assert_eq!(world.word("b", 0, 100), held(Permission::Wait, "ring"), "what has begun has its lease still");
+    assert_eq!(world.word("b", 0, 150), GO, "the freeze is not for this machine");
+}
+
+#[test]
+fn a_ring_goes_when_the_rings_below_have_proven_it() {
+    let day = 86_400;
+    let old = |_: &mut InventoryImage| {};
+    let knows = |image: &mut InventoryImage| {
+        (image.available, image.behind_since) = (Some("d".to_owned()), Some(at(0)));
+    };
+    let blocks = |image: &mut InventoryImage| image.blocked = Some("d".to_owned());
+    let runs = |image: &mut InventoryImage| image.digest = Some("d".to_owned());
+    let wait = || held(Permission::Wait, "ring");
+    let cases = [
+        ("nobody below", vec![("b", reported(1, old))], vec![], 1, 10, GO),
+        ("not yet", vec![("a", reported(0, old))], vec![], 1, 10, wait()),
+        ("soaking", vec![("a", reported(0, old))], vec![("a", "updated", 0)], 1, 1799, wait()),
+        ("proven", vec![("a", reported(0, old))], vec![("a", "updated", 0)], 1, 1800, GO),
+        ("ring 0 waits for nobody", vec![("a", reported(0, old))], vec![], 0, 10, GO),
+        (
+            "failed below, proven elsewhere",
+            vec![("a", reported(0, old))],
+            vec![("a", "rolled_back", 0), ("c", "updated", 0)],
+            1,
+            5000,
+            wait(),
+        ),
+        (
+            "another tag below",
+            vec![("a", reported(0, old)), ("x", reported(1, knows))],
+            vec![],
+            1,
+            day - 1,
+            wait(),
+        ),
+        ("away below", vec![("a", reported(0, knows))], vec![], 1, day, GO),
+        ("blocked below", vec![("a", reported(0, blocks))], vec![], 1, 10, GO),
+        ("made anew below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
+        ("made anew below, and stays", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, GO),
+    ];
+    for (name, machines, said, ring, now, expected) in cases {
+        let mut world = World::new(&said);
+        world.machines = machines;
+        assert_eq!(world.word("x", ring, now), expected, "{name}");
+    }
+    // Another tag is followed below: after a day nobody waits for that machine any more.
+    let mut world = World::new(&[]);
+    let mut fresh = reported(0, old);
+    fresh.at = at(day);
+    world.machines = vec![("a", fresh), ("x", reported(1, knows))];
+    assert_eq!(world.word("x", 1, day), GO);
+}
+
+#[test]
+fn no_more_machines_than_allowed_deploy_an_image_at_once() {
+    let mut world = World::new(&[("z", "updated", 0)]);
+    world.rules.max_at_once = Some(2);
+    let words = ["a", "b", "c", "a"].map(|agent| world.word(agent, 0, 1));
+    assert_eq!(words, [GO, GO, held(Permission::Wait, "ring"), GO]);
+    world.record = record(&[("z", "updated", 0), ("a", "updated", 2)]);
+    assert_eq!(world.word("c", 0, 3), GO, "the verdict of one makes room");
+}

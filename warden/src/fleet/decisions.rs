@@ -1,0 +1,210 @@
+//! The decisions in force, and how they change: freezes by people and by the fuse, digests that are withheld
+//! (DECISIONS 8). A decision only ever holds back.
+
+use std::collections::BTreeSet;
+
+use evenkeel_common::wire::{FailedDigest, FleetDecisions, FleetEntry, Freeze, FreezeScope, Kind, Level};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{entry, repository};
+pub use crate::config::FuseRule;
+
+/// Name of the value that holds them.
+pub const DECISIONS: &str = "decisions";
+/// Name of the value that holds what the fuse counts.
+pub const FUSE: &str = "fuse";
+/// How long a freeze may last.
+pub const MAX_FREEZE: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Freezes that may be in force at once.
+pub const MAX_FREEZES: usize = 200;
+/// Withheld digests that agents are told of, and how many of these with the black box. An agent that asks about an older
+/// one is still told.
+const MAX_FAILED: usize = 200;
+const MAX_OUTPUTS: usize = 16;
+/// Failures that the fuse remembers at most.
+const MAX_FAILURES: usize = 1000;
+
+/// What a person decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Updates in `scope` wait until `until`.
+    Freeze {
+        /// Why, in one line.
+        reason: String,
+        /// At most [`MAX_FREEZE`] from now.
+        until: Timestamp,
+        /// What it covers.
+        scope: FreezeScope,
+    },
+    /// Ends the freeze with this id, or all.
+    Thaw {
+        /// The freeze.
+        id: Option<String>,
+    },
+    /// Lifts the failures of a digest.
+    Unblock {
+        /// Without a tag.
+        repository: String,
+        /// `sha256:<hex>`
+        digest: String,
+    },
+}
+
+/// The decisions: a value of the store. Its revision is the fleet's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Decisions {
+    /// In the order of their beginning; those that have ended are removed by the next change.
+    pub freezes: Vec<Freeze>,
+    /// The latest first.
+    pub failed: Vec<FailedDigest>,
+}
+
+/// What the fuse counts: a value of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fuse {
+    failures: Vec<Failure>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Failure {
+    at: Timestamp,
+    repository: String,
+}
+
+impl Decisions {
+    /// The freezes in force.
+    pub fn freezes_at(&self, now: Timestamp) -> impl Iterator<Item = &Freeze> {
+        self.freezes.iter().filter(move |freeze| freeze.until > now)
+    }
+
+    /// The decisions in force, with the seconds that freezes have left.
+    pub fn at(&self, revision: u64, now: Timestamp) -> FleetDecisions {
+        let freezes = self.freezes_at(now).map(|freeze| Freeze {
+            seconds_left: u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0) + 1,
+            ..freeze.clone()
+        });
+        FleetDecisions { revision, freezes: freezes.collect(), failed: self.failed.clone(), seen: Vec::new() }
+    }
+
+    /// Freezes; `None` while there are too many. `id` is that of the entry.
+    pub(super) fn freeze(&mut self, freeze: Freeze, now: Timestamp) -> Option<FleetEntry> {
+        self.freezes.retain(|freeze| freeze.until > now);
+        if self.freezes.len() >= MAX_FREEZES {
+            return None;
+        }
+        let is_fuse = freeze.by != OPERATOR;
+        let level = if is_fuse { Level::Critical } else { Level::Warning };
+        let message = format!("updates {} are frozen until {}", what(&freeze.scope), freeze.until);
+        let mut told = entry::of_warden(&Kind::FROZEN, level, message, now);
+        told.reason = Some(freeze.reason.clone());
+        told.image.clone_from(&freeze.scope.image);
+        if let Some(machine) = &freeze.scope.machine {
+            told.machine.clone_from(machine);
+        }
+        self.freezes.push(freeze);
+        Some(told)
+    }
+
+    /// Ends a freeze, or all; `None` when there is none.
+    pub(super) fn thaw(&mut self, id: Option<&str>, now: Timestamp) -> Option<FleetEntry> {
+        self.freezes.retain(|freeze| freeze.until > now);
+        let ends = |freeze: &Freeze| id.is_none_or(|id| freeze.id == id);
+        let ended: Vec<Freeze> = self.freezes.iter().filter(|freeze| ends(freeze)).cloned().collect();
+        self.freezes.retain(|freeze| !ends(freeze));
+        let first = ended.first()?;
+        let message = match ended.len() {
+            1 => format!("updates {} may go on", what(&first.scope)),
+            count => format!("{count} freezes were ended; updates may go on"),
+        };
+        let mut told = entry::of_warden(&Kind::THAWED, Level::Info, message, now);
+        told.reason = Some(ended.iter().map(|freeze| freeze.reason.as_str()).collect::<Vec<_>>().join("; "));
+        Some(told)
+    }
+
+    /// Replaces what is decided about a digest.
+    pub(super) fn set_failed(&mut self, repository: &str, digest: &str, failed: Option<FailedDigest>) {
+        let is_it = |known: &FailedDigest| known.repository == repository && known.digest == digest;
+        match (self.failed.iter_mut().find(|known| is_it(known)), failed) {
+            (Some(known), Some(failed)) => *known = failed,
+            (Some(_), None) => self.failed.retain(|known| !is_it(known)),
+            (None, Some(failed)) => self.failed.insert(0, failed),
+            (None, None) => {}
+        }
+        self.failed.truncate(MAX_FAILED);
+        self.failed.iter_mut().skip(MAX_OUTPUTS).for_each(|failed| failed.output = None);
+    }
+
+    /// Ends what was decided by verdicts that are kept no longer, unless there are others by now; whether there was such.
+    pub(crate) fn forget(&mut self, failed: &FailedDigest) -> bool {
+        let key = |failed: &FailedDigest| {
+            (failed.repository.clone(), failed.digest.clone(), failed.since, failed.agents.clone())
+        };
+        let before = self.failed.len();
+        self.failed.retain(|known| key(known) != key(failed));
+        self.failed.len() < before
+    }
+}
+
+/// Who froze: a person.
+pub const OPERATOR: &str = "operator";
+/// Who froze: the warden itself.
+pub const BY_FUSE: &str = "fuse";
+
+/// A freeze as a person wants it.
+pub(super) fn freeze_of(id: u64, by: &str, reason: String, until: Timestamp, now: Timestamp) -> Freeze {
+    Freeze {
+        id: id.to_string(),
+        reason,
+        by: by.to_owned(),
+        since: now,
+        until,
+        seconds_left: 0,
+        scope: FreezeScope::default(),
+    }
+}
+
+fn what(scope: &FreezeScope) -> String {
+    match (&scope.machine, &scope.image) {
+        (None, None) => "of all machines".to_owned(),
+        (Some(machine), None) => format!("of {machine}"),
+        (None, Some(image)) => format!("of {image}"),
+        (Some(machine), Some(image)) => format!("of {image} on {machine}"),
+    }
+}
+
+/// Whether a freeze covers this machine and repository.
+pub fn covers(scope: &FreezeScope, machine: &str, of: &str) -> bool {
+    scope.machine.as_deref().is_none_or(|only| only == machine)
+        && scope.image.as_deref().is_none_or(|only| repository(only) == of)
+}
+
+impl Fuse {
+    /// Notes a rollback, at the time that its agent says; one from the future counts as of now.
+    pub(super) fn record(&mut self, repository: &str, at: Timestamp, now: Timestamp) {
+        self.failures.push(Failure { at: at.min(now), repository: repository.to_owned() });
+        let excess = self.failures.len().saturating_sub(MAX_FAILURES);
+        self.failures.drain(..excess);
+    }
+
+    /// Whether it trips: why, and until when. What it has counted is then forgotten, so it trips once.
+    pub(super) fn trip(&mut self, rule: FuseRule, now: Timestamp) -> Option<(String, Timestamp)> {
+        let begin = now.checked_sub(SignedDuration::from_secs(rule.within.into())).unwrap_or(Timestamp::MIN);
+        self.failures.retain(|failure| failure.at > begin);
+        let images: BTreeSet<&str> =
+            self.failures.iter().map(|failure| failure.repository.as_str()).collect();
+        if rule.rollbacks == 0 || images.len() < usize::try_from(rule.rollbacks).unwrap_or(usize::MAX) {
+            return None;
+        }
+        let window = entry::format_duration(SignedDuration::from_secs(rule.within.into()));
+        let images: Vec<&str> = images.into_iter().collect();
+        let reason =
+            format!("{} images were rolled back within {window}: {}", images.len(), images.join(", "));
+        let reason = reason.chars().take(500).collect();
+        let until = now.checked_add(SignedDuration::from_secs(rule.freeze.into()).min(MAX_FREEZE));
+        self.failures.clear();
+        Some((reason, until.unwrap_or(Timestamp::MAX)))
+    }
+}

@@ -1,0 +1,228 @@
+//! What of the fleet's state is kept no longer: verdicts on digests that nobody has any more, leases that are over, reports of
+//! machines that are gone. Bounded by age and by count.
+//!
+//! A value is marked as gone first, so that every warden sees that, and removed a day later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_common::wire::FailedDigest;
+use jiff::{SignedDuration, Timestamp};
+
+use super::inventory::Reported;
+use super::lease::Leases;
+use super::repository;
+use super::verdict::DigestRecord;
+
+/// A lease is of no use after 90 s; one that is kept for so long tells when a machine was lost.
+const LEASES: SignedDuration = SignedDuration::from_hours(24);
+/// How long the report of a machine is kept that is not configured any more: it may come back.
+const STRANGERS: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Reports of machines that are not configured, and digests that no machine names, kept at most.
+const MAX_STRANGERS: usize = 1000;
+const MAX_RECORDS: usize = 5000;
+/// How long the mark of a removed value is kept.
+const MARKS: SignedDuration = SignedDuration::from_hours(24);
+/// What the mark of a removed value begins with. No value that is JSON does.
+const MARK: &str = "gone ";
+
+/// A value, and the revision at which it may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outdated {
+    /// Its name.
+    pub name: String,
+    /// If it has changed meanwhile it stays.
+    pub revision: u64,
+    /// The decision that rests on it, and ends with it.
+    pub decision: Option<FailedDigest>,
+    /// It was marked long enough ago: it is removed, and not only marked.
+    pub is_marked: bool,
+}
+
+/// What is to be judged, by the name of its value.
+pub(super) struct Kept<'a> {
+    pub(super) revisions: &'a dyn Fn(&str) -> u64,
+    pub(super) records: &'a BTreeMap<String, DigestRecord>,
+    pub(super) leases: &'a BTreeMap<String, Leases>,
+    /// By agent.
+    pub(super) inventories: &'a BTreeMap<String, Reported>,
+    /// When they were marked.
+    pub(super) gone: &'a BTreeMap<String, Timestamp>,
+}
+
+/// The mark of a value that is removed now.
+pub fn mark(now: Timestamp) -> Vec<u8> {
+    format!("{MARK}{now}").into_bytes()
+}
+
+/// When a value was removed, where it was.
+pub fn marked_at(value: &[u8]) -> Option<Timestamp> {
+    std::str::from_utf8(value).ok()?.strip_prefix(MARK)?.parse().ok()
+}
+
+/// What may go. `machines` are the configured agents; what they run, may run or have blocked is never forgotten, and nothing
+/// before it is `keep` old.
+pub(super) fn outdated(
+    kept: &Kept<'_>,
+    machines: &[String],
+    keep: SignedDuration,
+    now: Timestamp,
+) -> Vec<Outdated> {
+    let is_old = |at: Timestamp, limit: SignedDuration| now.duration_since(at) > limit;
+    let go =
+        |name: String| Outdated { revision: (kept.revisions)(&name), name, decision: None, is_marked: false };
+    let is_configured: BTreeSet<&str> = machines.iter().map(String::as_str).collect();
+    let mut found = Vec::new();
+
+    let mut strangers = Vec::new();
+    for (agent, reported) in kept.inventories {
+        let is_stranger = !is_configured.contains(agent.as_str());
+        if is_old(reported.at, if is_stranger { STRANGERS.min(keep) } else { keep }) {
+            found.push(go(super::inventory::name(agent)));
+        } else if is_stranger {
+            strangers.push((reported.at, agent));
+        }
+    }
+    strangers.sort_unstable();
+    let excess = strangers.len().saturating_sub(MAX_STRANGERS);
+    found.extend(strangers[..excess].iter().map(|(_, agent)| go(super::inventory::name(agent))));
+
+    for (name, leases) in kept.leases {
+        if leases.held.iter().all(|lease| is_old(lease.renewed, LEASES)) {
+            found.push(go(name.clone()));
+        }
+    }
+
+    let of_machines = machines.iter().filter_map(|machine| kept.inventories.get(machine));
+    let in_use: BTreeSet<String> = of_machines.flat_map(digests).collect();
+    let latest = |record: &DigestRecord| record.agents.values().map(|agent| agent.at).max();
+    let mut unused: Vec<(Option<Timestamp>, &String, &DigestRecord)> = kept
+        .records
+        .iter()
+        .filter(|(name, _)| !in_use.contains(*name))
+        .map(|(name, record)| (latest(record), name, record))
+        .collect();
+    unused.sort_unstable_by_key(|(at, name, _)| (*at, *name));
+    let excess = unused.len().saturating_sub(MAX_RECORDS);
+    for (place, (at, name, record)) in unused.into_iter().enumerate() {
+        if place < excess || at.is_none_or(|at| is_old(at, keep)) {
+            found.push(Outdated { decision: record.withheld(), ..go(name.clone()) });
+        }
+    }
+
+    let marked = kept.gone.iter().filter(|(_, at)| is_old(**at, MARKS));
+    found.extend(marked.map(|(name, _)| Outdated { is_marked: true, ..go(name.clone()) }));
+    found
+}
+
+/// The names of the values with the verdicts on what a machine runs, may run or has blocked.
+fn digests(reported: &Reported) -> impl Iterator<Item = String> + '_ {
+    reported.inventory.images.iter().flat_map(|image| {
+        let named = [&image.digest, &image.available, &image.blocked].into_iter().flatten();
+        named.map(|digest| super::verdict::name(repository(&image.image), digest))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::Inventory;
+
+    use super::*;
+    use crate::fleet::lease;
+    use crate::fleet::testing::{at, entry};
+    use crate::fleet::verdict::{name, verdict};
+    use crate::fleet::view::View;
+    use crate::fleet::{inventory, state::bytes};
+
+    const DAY: i64 = 86_400;
+    const KEEP: SignedDuration = SignedDuration::from_hours(90 * 24);
+
+    fn record(digest: &str, event: &str, seconds: i64) -> (String, Vec<u8>) {
+        let mut record =
+            DigestRecord { repository: "r/web".into(), digest: digest.into(), ..DigestRecord::default() };
+        let entry = entry("a", event, "r/web", digest);
+        record.record(&entry, verdict(&entry).unwrap().2, 1, at(seconds));
+        (name("r/web", digest), bytes(&record))
+    }
+
+    fn report(agent: &str, digest: &str, seconds: i64) -> (String, Vec<u8>) {
+        let image = format!(r#"{{"service":"web","image":"r/web:1","digest":"x","blocked":"{digest}"}}"#);
+        let images = vec![serde_json::from_str(&image).unwrap()];
+        (inventory::name(agent), bytes(&Reported::new(None, Inventory { ring: 0, images }, at(seconds))))
+    }
+
+    fn leases(repository: &str, seconds: i64) -> (String, Vec<u8>) {
+        let record = DigestRecord { digest: "d".into(), ..DigestRecord::default() };
+        let leases = Leases::default().with("a", "web", &record, at(seconds));
+        (lease::name(repository), bytes(&leases))
+    }
+
+    fn view(values: impl IntoIterator<Item = (String, Vec<u8>)>) -> View {
+        let mut view = View::default();
+        for (revision, (name, value)) in (1..).zip(values) {
+            view.apply(&name, revision, &value);
+        }
+        view
+    }
+
+    fn outdated(view: &View, seconds: i64) -> Vec<(String, bool)> {
+        let found = view.outdated(&["a".to_owned()], KEEP, at(seconds));
+        found.into_iter().map(|outdated| (outdated.name, outdated.is_marked)).collect()
+    }
+
+    #[test]
+    fn what_is_old_goes_and_what_a_machine_names_stays() {
+        let view = view([
+            record("old", "updated", 0),
+            record("blocked", "rolled_back", 0),
+            record("young", "updated", DAY),
+            report("a", "blocked", 80 * DAY),
+            report("stranger", "old", 80 * DAY),
+            report("gone", "old", 2 * DAY),
+            leases("r/web", 0),
+            leases("r/db", 90 * DAY),
+        ]);
+        let now = 90 * DAY + 1;
+        let go = |name: &str| (name.to_owned(), false);
+        assert_eq!(outdated(&view, DAY), []);
+        assert_eq!(outdated(&view, 9 * DAY + 1), [go("inventory/gone"), go("leases/r/web")]);
+        let expected = ["inventory/gone", "inventory/stranger", "leases/r/web", "verdicts/r/web@old"].map(go);
+        assert_eq!(outdated(&view, now), expected, "the other machine is configured no more");
+    }
+
+    #[test]
+    fn the_decision_that_rests_on_a_verdict_goes_with_it() {
+        let view = view([record("bad", "rolled_back", 0)]);
+        let found = view.outdated(&[], KEEP, at(91 * DAY));
+        assert_eq!(found[0].decision.as_ref().map(|failed| failed.digest.as_str()), Some("bad"));
+        assert_eq!(found[0].revision, 1);
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_go() {
+        let number = |n: i64| format!("{n:05}");
+        let of = |most: usize| i64::try_from(most).unwrap();
+        let (records, strangers) = (of(MAX_RECORDS) + 2, of(MAX_STRANGERS) + 1);
+        let records = (0..records).map(|n| record(&number(n), "updated", n));
+        let view = view(records.chain((0..strangers).map(|n| report(&number(n), "d", n))));
+        let names: Vec<String> = outdated(&view, DAY).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["inventory/00000", "verdicts/r/web@00000", "verdicts/r/web@00001"]);
+    }
+
+    #[test]
+    fn a_mark_stays_for_a_day_and_what_comes_after_it_counts() {
+        let (name, value) = record("d", "rolled_back", 0);
+        let mut view = view([(name.clone(), value.clone()), (name.clone(), mark(at(5)))]);
+        assert_eq!(view.record("r/web", "d"), None);
+        assert_eq!(outdated(&view, DAY), []);
+        assert_eq!(outdated(&view, DAY + 6), [(name.clone(), true)]);
+        view.apply(&name, 9, &value);
+        assert!(view.record("r/web", "d").is_some());
+        assert_eq!(outdated(&view, DAY + 6), []);
+        // An earlier version of the program reads no value out of a mark.
+        assert!(state_of(&mark(at(0))).is_none());
+    }
+
+    fn state_of(value: &[u8]) -> Option<DigestRecord> {
+        crate::fleet::state::parse(value)
+    }
+}

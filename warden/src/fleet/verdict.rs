@@ -1,0 +1,245 @@
+//! What the machines say about a digest: each one's latest verdict, and what follows from all of them (DECISIONS 8).
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::{FailedDigest, FleetEntry, Kind};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::repository;
+
+/// Failures of a digest of which the black box is kept. The first one is what people need.
+const BLACK_BOXES: usize = 2;
+
+/// What one machine's latest deployment says about a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It passed probation.
+    Proven,
+    /// It was rolled back.
+    Failed,
+}
+
+/// All verdicts on one digest: a value of the store, see [`name`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DigestRecord {
+    /// Repository with its registry's host, without a tag.
+    pub repository: String,
+    /// `sha256:<hex>`
+    pub digest: String,
+    /// The latest verdict of each agent, by id.
+    pub agents: BTreeMap<String, AgentVerdict>,
+}
+
+/// The latest verdict of one agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVerdict {
+    /// What it is.
+    pub verdict: Verdict,
+    /// When it came here.
+    pub at: Timestamp,
+    /// Since when the agent's verdicts are the same.
+    pub since: Timestamp,
+    /// Id of the entry.
+    pub entry: u64,
+    /// The service.
+    pub service: String,
+    /// Why it failed, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The black box.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// An operator has lifted it: it counts no longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lifted: bool,
+}
+
+/// Name of the value that holds the verdicts on a digest.
+pub fn name(repository: &str, digest: &str) -> String {
+    format!("verdicts/{repository}@{digest}")
+}
+
+/// What an entry says about a digest: the repository, the digest, and the verdict. Errors, stops and probations that were
+/// broken off say nothing.
+pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
+    let verdict = match entry.event.as_str() {
+        kind if kind == Kind::UPDATED.as_str() => Verdict::Proven,
+        kind if kind == Kind::ROLLED_BACK.as_str() || kind == Kind::ROLLBACK_FAILED.as_str() => {
+            Verdict::Failed
+        }
+        _ => return None,
+    };
+    Some((repository(entry.image.as_deref()?), entry.new_digest.as_deref()?, verdict))
+}
+
+impl DigestRecord {
+    /// Notes what an entry with this id says, which came now. The latest one counts.
+    pub fn record(&mut self, entry: &FleetEntry, verdict: Verdict, id: u64, now: Timestamp) {
+        let before = self.agents.get(&entry.agent);
+        let since = before.filter(|before| before.verdict == verdict).map_or(now, |before| before.since);
+        let boxes = self.agents.values().filter(|agent| agent.output.is_some()).count();
+        let is_failed = verdict == Verdict::Failed;
+        let latest = AgentVerdict {
+            verdict,
+            at: now,
+            since,
+            entry: id,
+            service: entry.service.clone(),
+            reason: if is_failed { entry.reason.clone() } else { None },
+            output: if is_failed && boxes < BLACK_BOXES { entry.output.clone() } else { None },
+            lifted: false,
+        };
+        self.agents.insert(entry.agent.clone(), latest);
+    }
+
+    /// Lifts all failures; whether there were any.
+    pub fn lift(&mut self) -> bool {
+        let mut found = false;
+        for agent in self.agents.values_mut().filter(|agent| agent.is_failed()) {
+            (agent.lifted, found) = (true, true);
+        }
+        found
+    }
+
+    /// Whether this agent's latest verdict is that it is good.
+    pub fn is_proven_at(&self, agent: &str) -> bool {
+        self.agents.get(agent).is_some_and(|agent| agent.verdict == Verdict::Proven)
+    }
+
+    /// Whether it is proven anywhere.
+    pub fn is_proven(&self) -> bool {
+        self.agents.values().any(|agent| agent.verdict == Verdict::Proven)
+    }
+
+    /// Whether this agent failed it, and nobody has lifted that.
+    pub fn has_failed_at(&self, agent: &str) -> bool {
+        self.agents.get(agent).is_some_and(AgentVerdict::is_failed)
+    }
+
+    /// The decision that withholds the digest: more machines failed it than proved it in their latest verdicts.
+    pub fn withheld(&self) -> Option<FailedDigest> {
+        self.withheld_by(|_| true)
+    }
+
+    /// The same as far as it concerns one agent: what failed elsewhere, unless it is proven there. Its own failure is not
+    /// the fleet's affair: its own block holds until an operator lifts that (DECISIONS 8: "from others").
+    pub fn withheld_from(&self, agent: &str) -> Option<FailedDigest> {
+        self.withheld_by(|other| other != agent).filter(|_| !self.is_proven_at(agent))
+    }
+
+    fn withheld_by(&self, counts: impl Fn(&str) -> bool) -> Option<FailedDigest> {
+        let proven = self.agents.values().filter(|agent| agent.verdict == Verdict::Proven).count();
+        let failed = self.agents.iter().filter(|(id, agent)| agent.is_failed() && counts(id));
+        let mut failed: Vec<_> = failed.collect();
+        if failed.len() <= proven {
+            return None;
+        }
+        failed.sort_by_key(|(_, agent)| agent.entry);
+        let (_, first) = failed.first()?;
+        Some(FailedDigest {
+            repository: self.repository.clone(),
+            digest: self.digest.clone(),
+            since: first.at,
+            reason: first.reason.clone(),
+            output: first.output.clone(),
+            agents: failed.into_iter().map(|(id, _)| id.clone()).collect(),
+        })
+    }
+}
+
+impl AgentVerdict {
+    fn is_failed(&self) -> bool {
+        self.verdict == Verdict::Failed && !self.lifted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::testing::{at, entry};
+
+    #[test]
+    fn only_the_end_of_a_deployment_is_a_verdict() {
+        for (event, image, expected) in [
+            ("updated", Some("r:5000/web:1"), Some(("r:5000/web", "sha256:b", Verdict::Proven))),
+            ("rolled_back", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
+            ("rollback_failed", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
+            ("updated", None, None),
+            ("error", Some("web"), None),
+            ("resumed", Some("web"), None),
+            ("force_redeploy", Some("web"), None),
+        ] {
+            let entry =
+                FleetEntry { image: image.map(str::to_owned), ..entry("a", event, "web", "sha256:b") };
+            assert_eq!(verdict(&entry), expected, "{event} {image:?}");
+        }
+    }
+
+    /// Machines and what they say, in order; who is named in the decision that follows.
+    #[test]
+    fn a_digest_is_withheld_while_more_machines_failed_than_proved_it() {
+        type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+        let cases: [Case<'_>; 8] = [
+            (&[], &[]),
+            (&[("a", "rolled_back")], &["a"]),
+            (&[("a", "updated")], &[]),
+            (&[("b", "rollback_failed"), ("a", "rolled_back"), ("c", "updated")], &["b", "a"]),
+            (&[("a", "rolled_back"), ("c", "updated")], &[]),
+            (&[("a", "rolled_back"), ("a", "updated")], &[]),
+            (&[("a", "updated"), ("a", "rolled_back")], &["a"]),
+            (&[("a", "rolled_back"), ("a", "rolled_back"), ("c", "updated")], &[]),
+        ];
+        for (said, expected) in cases {
+            let mut record = DigestRecord::default();
+            for (number, (agent, event)) in (0_u32..).zip(said.iter()) {
+                let entry = entry(agent, event, "web", "d");
+                let (_, _, verdict) = verdict(&entry).unwrap();
+                record.record(&entry, verdict, number.into(), at(number.into()));
+            }
+            let agents = record.withheld().map(|failed| failed.agents).unwrap_or_default();
+            assert_eq!(agents, expected, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_failed_only_at_an_agent_is_not_withheld_from_it() {
+        let said = |said: &[(&str, &str)]| {
+            let mut record = DigestRecord::default();
+            for (number, (agent, event)) in (0_u32..).zip(said) {
+                let entry = entry(agent, event, "web", "d");
+                record.record(&entry, verdict(&entry).unwrap().2, number.into(), at(number.into()));
+            }
+            record
+        };
+        let (failed, proven) = ("rolled_back", "updated");
+        for (record, agent, expected) in [
+            (said(&[("a", failed)]), "a", None),
+            (said(&[("a", failed)]), "b", Some(vec!["a"])),
+            (said(&[("a", failed), ("b", failed)]), "a", Some(vec!["b"])),
+            (said(&[("a", failed), ("b", failed), ("c", proven)]), "a", None),
+            (said(&[("a", failed), ("b", failed), ("c", proven)]), "d", Some(vec!["a", "b"])),
+            (said(&[("a", failed), ("b", failed), ("c", proven)]), "c", None),
+        ] {
+            let withheld = record.withheld_from(agent).map(|failed| failed.agents);
+            let expected = expected.map(|ids| ids.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(withheld, expected, "{agent}: {record:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_lifted_counts_again_after_a_new_failure() {
+        let (mut record, failure) = (DigestRecord::default(), entry("a", "rolled_back", "web", "d"));
+        record.record(&failure, Verdict::Failed, 1, at(1));
+        assert!(record.lift() && record.withheld().is_none());
+        assert!(!record.lift(), "once");
+        record.record(&failure, Verdict::Failed, 2, at(2));
+        let withheld = record.withheld().unwrap();
+        assert_eq!(
+            (withheld.agents, withheld.output.as_deref()),
+            (vec!["a".to_owned()], Some("exit code 1"))
+        );
+    }
+}

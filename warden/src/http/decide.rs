@@ -1,0 +1,156 @@
+//! What people ask and decide: `GET /fleet/images`, `POST /freeze`, `POST /thaw`, `POST /unblock` (DECISIONS 8). Requests of
+//! other origins are refused before they come here.
+
+use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::wire::{
+    FleetUnblockReply, FleetUnblockRequest, FreezeReply, FreezeRequest, FreezeScope, ThawReply, ThawRequest,
+};
+use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
+use jiff::{SignedDuration, Timestamp};
+
+use super::Api;
+use super::fleet::body;
+use super::ingest::store_away;
+use crate::fleet::decisions::{Decision, MAX_FREEZE, MAX_FREEZES};
+use crate::fleet::{repository, view};
+
+const REQUIRED: &str = "api.token is needed: as bearer, or as the cookie \"token\"";
+/// Longest reason of a freeze, in characters.
+const MAX_REASON: usize = 500;
+/// Longest image that is taken, in bytes.
+const MAX_NAME: usize = 256;
+/// By so much a person's clock may be ahead.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// `GET /fleet/images`: which machine runs what, as JSON or as CSV.
+pub(super) async fn images(api: Api, request: Request) -> Response {
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
+    }
+    let accepts_csv = || {
+        let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        accept.is_some_and(|accept| accept.contains("text/csv"))
+    };
+    let is_csv = match request.query.get("format").map(String::as_str) {
+        None | Some("") => accepts_csv(),
+        Some("csv") => true,
+        Some("json") => false,
+        Some(_) => return error(StatusCode::BAD_REQUEST, "format is not known; allowed: json, csv"),
+    };
+    let images = api.collector.fleet_images();
+    if !is_csv {
+        return json(StatusCode::OK, &images);
+    }
+    let mut response = Response::new(view::csv(&images).into());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
+    headers
+        .insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"fleet-images.csv\""));
+    response
+}
+
+/// `POST /freeze`
+pub(super) async fn freeze(api: Api, request: Request) -> Response {
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
+    }
+    let asked: FreezeRequest = match body(&request) {
+        Ok(asked) => asked,
+        Err(refusal) => return refusal,
+    };
+    let config = api.config();
+    let ids: Vec<&str> = config.agents.iter().map(|agent| agent.id.as_str()).collect();
+    let (reason, until, scope) = match checked(asked, &ids, api.clock.now()) {
+        Ok(checked) => checked,
+        Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
+    };
+    match api.collector.decide(Decision::Freeze { reason, until, scope }).await {
+        Ok((Some(id), revision)) => {
+            let reply = FreezeReply { status: "frozen".to_owned(), id: id.to_string(), until, revision };
+            json(StatusCode::OK, &reply)
+        }
+        Ok((None, _)) => error(
+            StatusCode::CONFLICT,
+            format!("{MAX_FREEZES} freezes are in force already; thaw some first"),
+        ),
+        Err(fault) => store_away(&fault),
+    }
+}
+
+/// What is to be frozen, or what is wrong with it and what is allowed.
+fn checked(
+    asked: FreezeRequest,
+    ids: &[&str],
+    now: Timestamp,
+) -> Result<(String, Timestamp, FreezeScope), String> {
+    let reason = asked.reason.trim().to_owned();
+    let length = reason.chars().count();
+    if length == 0 || length > MAX_REASON || reason.chars().any(char::is_control) {
+        return Err(format!("reason: has {length} characters; allowed: one line of 1 to {MAX_REASON}"));
+    }
+    let latest = now.checked_add(MAX_FREEZE).unwrap_or(Timestamp::MAX);
+    if asked.until <= now || asked.until.duration_since(latest) > CLOCK_TOLERANCE {
+        return Err(format!("until: {}; allowed: after {now}, and not after {latest}", asked.until));
+    }
+    let mut scope = asked.scope;
+    scope.machine = scope.machine.filter(|machine| !machine.is_empty());
+    scope.image = scope.image.filter(|image| !image.is_empty());
+    if let Some(machine) = scope.machine.as_deref().filter(|machine| !ids.contains(machine)) {
+        let machine: String = machine.chars().take(100).collect();
+        return Err(format!("scope.machine: {machine:?} is no agent; allowed: {}", ids.join(", ")));
+    }
+    if let Some(image) = scope.image.take() {
+        if image.len() > MAX_NAME || image.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(format!("scope.image: is no image; allowed: a repository of up to {MAX_NAME} bytes"));
+        }
+        scope.image = Some(repository(&image).to_owned());
+    }
+    Ok((reason, asked.until.min(latest), scope))
+}
+
+/// `POST /thaw`
+pub(super) async fn thaw(api: Api, request: Request) -> Response {
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
+    }
+    let asked: ThawRequest = if request.body.is_empty() {
+        ThawRequest::default()
+    } else {
+        match body(&request) {
+            Ok(asked) => asked,
+            Err(refusal) => return refusal,
+        }
+    };
+    match api.collector.decide(Decision::Thaw { id: asked.id }).await {
+        Ok((id, revision)) => {
+            let status = if id.is_some() { "thawed" } else { "nothing_frozen" };
+            json(StatusCode::OK, &ThawReply { status: status.to_owned(), revision })
+        }
+        Err(fault) => store_away(&fault),
+    }
+}
+
+/// `POST /unblock`
+pub(super) async fn unblock(api: Api, request: Request) -> Response {
+    if let Err(refused) = api.authorize(&request) {
+        return refused.reply(REQUIRED);
+    }
+    let FleetUnblockRequest { image, digest } = match body(&request) {
+        Ok(asked) => asked,
+        Err(refusal) => return refusal,
+    };
+    if image.is_empty() || image.len() > MAX_NAME {
+        return error(StatusCode::BAD_REQUEST, format!("image: allowed: 1 to {MAX_NAME} bytes"));
+    }
+    if digest.len() > MAX_NAME || !digest.starts_with("sha256:") {
+        return error(StatusCode::BAD_REQUEST, "digest: is no digest; allowed: sha256:<hex>");
+    }
+    let repository = repository(&image).to_owned();
+    match api.collector.decide(Decision::Unblock { repository, digest }).await {
+        Ok((id, revision)) => {
+            let status = if id.is_some() { "unblocked" } else { "not_blocked" };
+            json(StatusCode::OK, &FleetUnblockReply { status: status.to_owned(), revision })
+        }
+        Err(fault) => store_away(&fault),
+    }
+}

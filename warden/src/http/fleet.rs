@@ -1,0 +1,166 @@
+//! What agents ask of the fleet: `GET /fleet`, `POST /fleet/ask`, `POST /fleet/release`, `POST /inventory` (DECISIONS 8).
+
+use std::time::Duration;
+
+use evenkeel_common::http::{Request, Response, StatusCode, error, json, too_many};
+use evenkeel_common::wire::{FleetAsk, Inventory, InventoryReply, ReleaseReply};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::Api;
+use super::ingest::{agent, authenticate, store_away};
+use crate::fleet::answer::Asking;
+use crate::fleet::entry::object;
+use crate::fleet::repository;
+
+/// Longest wait of a long poll, in seconds.
+const MAX_WAIT: u64 = 60;
+/// Rings are 0 to 9.
+const MAX_RING: u8 = 9;
+/// Images that one machine may report.
+const MAX_IMAGES: usize = 1000;
+/// Longest image, digest or service that is taken, and longest sentence, in bytes.
+const MAX_NAME: usize = 256;
+const MAX_TEXT: usize = 1024;
+
+/// `GET /fleet`: the decisions that cover the agent, at once when they are not those of `after`, else after a change or
+/// when `wait` is over.
+pub(super) async fn decisions(api: Api, request: Request) -> Response {
+    let id = match authenticate(&api, &request.headers, &request.arrival) {
+        Ok(id) => id,
+        Err(refusal) => return refusal,
+    };
+    let number = |name: &str| match request.query.get(name).filter(|value| !value.is_empty()) {
+        None => Ok(None),
+        Some(value) => value.parse::<u64>().map(Some).map_err(|_| format!("{name} is not a whole number")),
+    };
+    let (after, wait) = match (number("after"), number("wait")) {
+        (Ok(after), Ok(wait)) => (after, wait.unwrap_or(0).min(MAX_WAIT)),
+        (Err(fault), _) | (_, Err(fault)) => return error(StatusCode::BAD_REQUEST, fault),
+    };
+    let Some(_permit) = api.polls.acquire(id.clone()) else {
+        return too_many("this agent polls too often at once, or too many agents do", 10);
+    };
+    let config = api.config();
+    if config.agents.iter().any(|agent| agent.id == id && agent.url.is_none()) {
+        api.collector.record_poll(&id).await;
+    }
+    let mut revision = api.collector.fleet_revision();
+    if let Some(after) = after {
+        let changed = revision.wait_for(|known| *known != after);
+        tokio::select! {
+            _ = timeout(Duration::from_secs(wait), changed) => {}
+            () = config.streams.cancelled() => {}
+        }
+    }
+    json(StatusCode::OK, &api.collector.decisions_for(&id))
+}
+
+/// `POST /fleet/ask`
+pub(super) async fn ask(api: Api, request: Request) -> Response {
+    match asked(&api, &request) {
+        Ok((agent, ask)) => json(StatusCode::OK, &api.collector.ask(&asking(&agent, &ask)).await),
+        Err(refusal) => refusal,
+    }
+}
+
+/// `POST /fleet/release`
+pub(super) async fn release(api: Api, request: Request) -> Response {
+    let (agent, ask) = match asked(&api, &request) {
+        Ok(asked) => asked,
+        Err(refusal) => return refusal,
+    };
+    match api.collector.release(&asking(&agent, &ask)).await {
+        Ok(released) => {
+            let status = if released { "released" } else { "not_held" };
+            json(StatusCode::OK, &ReleaseReply { status: status.to_owned() })
+        }
+        Err(fault) => store_away(&fault),
+    }
+}
+
+/// `POST /inventory`
+pub(super) async fn inventory(api: Api, request: Request) -> Response {
+    let Some(agent) = agent(&api, &request.headers) else { return no_agent() };
+    let inventory: Inventory = match body(&request) {
+        Ok(inventory) => inventory,
+        Err(refusal) => return refusal,
+    };
+    if let Some(fault) = fault_of(&inventory) {
+        return error(StatusCode::BAD_REQUEST, fault);
+    }
+    match api.collector.report(&agent, inventory).await {
+        Ok(()) => {
+            let fleet = *api.collector.fleet_revision().borrow();
+            json(StatusCode::OK, &InventoryReply { status: "accepted".to_owned(), fleet })
+        }
+        Err(fault) => store_away(&fault),
+    }
+}
+
+fn fault_of(inventory: &Inventory) -> Option<String> {
+    if inventory.ring > MAX_RING {
+        return Some(format!("ring: {}; allowed: 0 to {MAX_RING}", inventory.ring));
+    }
+    if inventory.images.len() > MAX_IMAGES {
+        return Some(format!("images: {} of them; allowed: up to {MAX_IMAGES}", inventory.images.len()));
+    }
+    for (number, image) in inventory.images.iter().enumerate() {
+        let optional = [
+            ("digest", &image.digest, MAX_NAME),
+            ("available", &image.available, MAX_NAME),
+            ("blocked", &image.blocked, MAX_NAME),
+            ("gate", &image.gate, MAX_NAME),
+            ("why", &image.why, MAX_TEXT),
+        ];
+        let names = [("service", Some(&image.service), MAX_NAME), ("image", Some(&image.image), MAX_NAME)];
+        let texts = optional.into_iter().map(|(key, text, most)| (key, text.as_ref(), most)).chain(names);
+        for (key, text, most) in texts {
+            if text.is_some_and(|text| text.len() > most) {
+                return Some(format!("images[{number}].{key}: is too long; allowed: up to {most} bytes"));
+            }
+        }
+    }
+    None
+}
+
+/// Who asks, and what. The answer that refuses it is made once and sent.
+#[allow(clippy::result_large_err)]
+fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
+    let agent = agent(api, &request.headers).ok_or_else(no_agent)?;
+    let ask: FleetAsk = body(request)?;
+    for (key, text) in [("image", &ask.image), ("digest", &ask.digest), ("service", &ask.service)] {
+        if text.is_empty() || text.len() > MAX_NAME {
+            let text = format!("{key}: has {} bytes; allowed: 1 to {MAX_NAME}", text.len());
+            return Err(error(StatusCode::BAD_REQUEST, text));
+        }
+    }
+    if ask.ring > MAX_RING {
+        let text = format!("ring: {}; allowed: 0 to {MAX_RING}", ask.ring);
+        return Err(error(StatusCode::BAD_REQUEST, text));
+    }
+    Ok((agent, ask))
+}
+
+fn asking<'a>(agent: &'a str, ask: &'a FleetAsk) -> Asking<'a> {
+    Asking {
+        agent,
+        ring: ask.ring,
+        service: &ask.service,
+        repository: repository(&ask.image),
+        digest: &ask.digest,
+    }
+}
+
+/// The body, or what is wrong with it and where.
+#[allow(clippy::result_large_err)]
+pub(super) fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
+    object(&request.body).map_err(|fault| {
+        let fault: String = fault.to_string().chars().take(MAX_NAME).collect();
+        error(StatusCode::BAD_REQUEST, format!("the body is not what is expected here: {fault}"))
+    })
+}
+
+fn no_agent() -> Response {
+    super::authorize::unauthorized("the bearer token belongs to no agent of this warden")
+}

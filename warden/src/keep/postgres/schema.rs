@@ -1,0 +1,56 @@
+//! The tables and their versions. A new version is one more migration; those before are never changed.
+
+use tokio_postgres::Client;
+
+use super::fault::Fault;
+use super::locks::{self, SCHEMA};
+
+/// The first one makes everything.
+const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
+/// Version of the tables that this program knows.
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a few")]
+const VERSION: i32 = MIGRATIONS.len() as i32;
+
+/// Brings the tables to this program's version. Of several wardens that start at once one does it.
+pub(super) async fn migrate(client: &Client) -> Result<(), Fault> {
+    if version(client).await? == VERSION {
+        return Ok(());
+    }
+    client
+        .batch_execute(&format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", locks::transaction(SCHEMA)))
+        .await?;
+    let before = version(client).await?;
+    check(before)?;
+    if before == 0 {
+        client.batch_execute("CREATE SCHEMA IF NOT EXISTS evenkeel").await?;
+    }
+    for migration in MIGRATIONS.iter().skip(usize::try_from(before).unwrap_or(0)) {
+        client.batch_execute(migration).await?;
+    }
+    client.batch_execute(&format!("UPDATE evenkeel.meta SET schema = {VERSION}; COMMIT")).await?;
+    if before < VERSION {
+        tracing::info!(before, now = VERSION, "the tables in PostgreSQL are made for this version");
+    }
+    Ok(())
+}
+
+/// Whether this program may touch tables of that version.
+pub(super) fn check(version: i32) -> Result<(), Fault> {
+    if version > VERSION {
+        return Err(Fault::Refused(format!(
+            "the tables in PostgreSQL have version {version}, made by a later evenkeel; this one knows up to {VERSION}"
+        )));
+    }
+    Ok(())
+}
+
+/// Version of the tables; 0 where there are none.
+async fn version(client: &Client) -> Result<i32, Fault> {
+    let found = client.query_typed_one("SELECT to_regclass('evenkeel.meta') IS NOT NULL", &[]).await?;
+    if !found.try_get::<_, bool>(0)? {
+        return Ok(0);
+    }
+    let version = client.query_typed_one("SELECT schema FROM evenkeel.meta", &[]).await?.try_get(0)?;
+    check(version)?;
+    Ok(version)
+}

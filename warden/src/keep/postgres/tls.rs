@@ -1,0 +1,124 @@
+//! TLS as the client of PostgreSQL wants it, over the TLS that the program has.
+
+use std::fs;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use evenkeel_common::tls;
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::Socket;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::fault::Fault;
+use crate::config::{StoreUrl, Verify};
+
+/// Largest file of authorities, in bytes.
+const MAX_AUTHORITIES: u64 = 4 * 1024 * 1024;
+
+/// Makes connections of a host.
+#[derive(Clone)]
+pub(super) struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    /// What the URL demands. Files are read each time: an authority may be replaced.
+    pub(super) fn of(url: &StoreUrl) -> Result<Self, Fault> {
+        if url.config.get_ssl_mode() == SslMode::Disable {
+            return Ok(Self(Arc::new(tls::client_config_without_roots())));
+        }
+        let roots = || match &url.authorities {
+            None => Ok(tls::system_roots()),
+            Some(path) => {
+                let unusable = |why: &str| Fault::Refused(format!("the sslrootcert of store.url {why}"));
+                let size =
+                    fs::metadata(path).map_err(|error| unusable(&format!("cannot be read: {error}")))?;
+                if size.len() > MAX_AUTHORITIES {
+                    return Err(unusable("is too large"));
+                }
+                let pem = fs::read(path).map_err(|error| unusable(&format!("cannot be read: {error}")))?;
+                tls::roots_of_pem(&pem).ok_or_else(|| unusable("holds no certificate in PEM form"))
+            }
+        };
+        let config = match url.verify {
+            Verify::Nothing => tls::unverified_client_config(),
+            Verify::Chain => tls::client_config_for_any_name(roots()?).map_err(|error| {
+                Fault::Refused(format!("the sslrootcert of store.url cannot be used: {error}"))
+            })?,
+            Verify::ChainAndName => tls::client_config_with_roots(roots()?),
+        };
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Stream;
+    type TlsConnect = Connect;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<Connect> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Connect { config: self.0.clone(), name })
+    }
+}
+
+/// One handshake to come.
+pub(super) struct Connect {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl TlsConnect<Socket> for Connect {
+    type Stream = Stream;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Stream>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move {
+            let stream = TlsConnector::from(self.config).connect(self.name, socket).await?;
+            Ok(Stream(Box::new(stream)))
+        })
+    }
+}
+
+/// A connection with TLS.
+pub(super) struct Stream(Box<tokio_rustls::client::TlsStream<Socket>>);
+
+impl TlsStream for Stream {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

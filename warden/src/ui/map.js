@@ -1,0 +1,383 @@
+// Which machine runs what (`GET /fleet/images`): freezes, withheld digests, and a grid of images and machines.
+
+const MAP_MS = 30000;
+// Agents report at least hourly; what is older than two reports may be wrong.
+const OLD_MS = 2.5 * 3600 * 1000;
+// How a cell can be, the worst first.
+const CELLS = {
+  failed: { look: "is-bad", glyph: "✕", word: "failed here" },
+  withheld: { look: "is-bad", glyph: "⊘", word: "withheld" },
+  blocked: { look: "is-bad", glyph: "⊘", word: "blocked here" },
+  trying: { look: "is-busy", glyph: "↻", word: "being tried" },
+  waiting: { look: "is-warn", glyph: "◷", word: "waiting" },
+  behind: { look: "is-warn", glyph: "▲", word: "behind" },
+  current: { look: "is-ok", glyph: "✓", word: "up to date" },
+  absent: { look: "", glyph: "·", word: "not running" },
+};
+const CELL_ORDER = Object.keys(CELLS);
+const VIEWS = {
+  all: ["All", () => true],
+  behind: ["Behind", (state) => !["current", "absent"].includes(state)],
+  waiting: ["Waiting", (state) => state === "waiting"],
+  failed: ["Failed", (state) => ["failed", "withheld", "blocked"].includes(state)],
+};
+
+let map = null; // the last answer of /fleet/images; null before the first, or where the warden has none
+let mapView = "all";
+let mapRows = []; // what the grid shows
+
+const shortDigest = (digest) => legible(digest).replace(/^sha256:/, "").slice(0, 12);
+const ageOf = (iso) => span(Math.max(0, Math.floor((clockNow() - Date.parse(iso)) / 1000)));
+const failedOf = (repository, digest) => map?.failed.find((f) => f.repository === repository && f.digest === digest);
+
+function stateOf(repository, cell) {
+  if (cell.verdict === "trying") return "trying";
+  if (cell.verdict === "failed") return "failed";
+  const isBehind = cell.available && cell.available !== cell.digest;
+  if (isBehind && failedOf(repository, cell.available)) return "withheld";
+  if (isBehind && cell.blocked === cell.available) return "blocked";
+  if (cell.gate) return "waiting";
+  if (isBehind) return "behind";
+  return cell.digest ? "current" : "absent";
+}
+
+// What the second line of a cell says.
+function remarkOf(cell, state) {
+  const behind = cell.behind_since ? `behind ${ageOf(cell.behind_since)}` : "";
+  if (state === "waiting") return [behind, cell.gate].filter(Boolean).join(" · ");
+  if (state === "behind") return behind || CELLS.behind.word;
+  if (state === "current" && cell.proven_at) return `proven ${ageOf(cell.proven_at)} ago`;
+  return CELLS[state].word;
+}
+
+// The rows of the grid: for each repository what each machine has of it, the worst first.
+function rowsOf(map) {
+  return map.images.map(({ repository, cells }) => {
+    const places = new Map();
+    for (const cell of cells) {
+      const seen = { ...cell, repository, state: stateOf(repository, cell) };
+      if (places.has(cell.machine)) places.get(cell.machine).push(seen);
+      else places.set(cell.machine, [seen]);
+    }
+    for (const all of places.values()) {
+      if (all.length > 1) all.sort((a, b) => CELL_ORDER.indexOf(a.state) - CELL_ORDER.indexOf(b.state));
+    }
+    return { repository, places };
+  });
+}
+
+async function readMap() {
+  let answer;
+  try {
+    answer = await ask("GET", "/fleet/images");
+  } catch (fault) {
+    if (fault.status === 401) location.reload();
+    throw fault;
+  }
+  map = answer;
+  shows(byId("freeze"), true);
+  showMap();
+}
+
+const readMapSoon = paced(2000, () => readMap().catch(() => { /* asked again soon */ }));
+
+function showMap() {
+  reconcile(byId("freezes"), map.freezes, (f) => f.id, freezeItem);
+  shows(byId("freezes"), map.freezes.length > 0);
+  shows(byId("map-section"), map.images.length + map.failed.length > 0);
+  reconcile(byId("withheld"), map.failed, (f) => `${f.repository}@${f.digest}`, withheldItem);
+  shows(byId("withheld"), map.failed.length > 0);
+  mapRows = rowsOf(map);
+  const reporting = new Set(map.images.flatMap((image) => image.cells.map((cell) => cell.machine)));
+  const columns = map.machines.filter((id) => reporting.has(id));
+  const silent = map.machines.filter((id) => !reporting.has(id));
+  says(byId("map-count"), `${count(mapRows.length, "image")} on ${count(columns.length, "machine")}`);
+  shows(byId("map-note"), silent.length > 0);
+  says(byId("map-note"), `No inventory from ${silent.join(", ")}.`);
+  shows(byId("map-frame"), mapRows.length > 0);
+  showGrid(columns);
+  showViews();
+}
+
+// --- grid --------------------------------------------------------------------------------------------------------
+
+let shownColumns = "";
+function showGrid(columns) {
+  const key = columns.join("\u0000");
+  if (key !== shownColumns) {
+    shownColumns = key;
+    byId("map").style.setProperty("--machines", columns.length);
+    byId("map-machines").replaceChildren(h("th", { role: "columnheader", scope: "col" }, "Image"),
+      ...columns.map((id) => h("th", { role: "columnheader", scope: "col", class: "said" }, legible(id))));
+    const rows = byId("map-rows");
+    rows.views?.clear();
+    rows.replaceChildren();
+  }
+  reconcile(byId("map-rows"), mapRows, (row) => row.repository, () => mapRow(columns));
+  const rows = [...byId("map-rows").children];
+  if (rows.length && !byId("map-rows").querySelector("td[tabindex=\"0\"]")) rows[0].cells[1]?.setAttribute("tabindex", "0");
+}
+
+function mapRow(columns) {
+  const name = h("th", { role: "rowheader", scope: "row", class: "said" });
+  const cells = columns.map(mapCell);
+  const node = h("tr", { role: "row" }, name, ...cells.map((cell) => cell.node));
+  return {
+    node,
+    update(row) {
+      node.row = row;
+      says(name, row.repository);
+      let fits = mapView === "all";
+      for (const [index, cell] of cells.entries()) {
+        const all = row.places.get(columns[index]);
+        cell.update(all);
+        fits ||= Boolean(all?.some((one) => VIEWS[mapView][1](one.state)));
+      }
+      shows(node, fits);
+    },
+  };
+}
+
+// A fleet has thousands of these: one element, two texts, and nothing that is touched without need.
+function mapCell(machine) {
+  const node = document.createElement("td");
+  node.setAttribute("role", "gridcell");
+  node.dataset.machine = legible(machine);
+  node.tabIndex = -1;
+  node.machine = machine;
+  let shown = "";
+  return {
+    node,
+    update(all) {
+      const worst = all?.[0];
+      if (!worst) {
+        if (shown === "none") return;
+        shown = "none";
+        node.className = "none";
+        node.replaceChildren();
+        node.setAttribute("aria-label", `${legible(machine)}: does not run it`);
+        return;
+      }
+      const { look, glyph } = CELLS[worst.state];
+      const digest = worst.digest ? shortDigest(worst.digest) : "–";
+      const more = all.length > 1 ? ` +${all.length - 1}` : "";
+      const isOld = clockNow() - Date.parse(worst.reported) > OLD_MS;
+      const remark = legible(remarkOf(worst, worst.state)) + (isOld ? " · old report" : "");
+      const key = [look, digest, more, remark].join("\u0000");
+      if (shown === key) return;
+      shown = key;
+      node.className = `${look}${isOld ? " old" : ""}`;
+      node.replaceChildren(`${glyph} ${digest}${more}\n`, remark);
+      node.removeAttribute("aria-label");
+    },
+  };
+}
+
+const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e6], End: [0, 1e6] };
+
+function goTo(cell) {
+  for (const other of byId("map-rows").querySelectorAll("td[tabindex=\"0\"]")) other.tabIndex = -1;
+  cell.tabIndex = 0;
+  cell.focus();
+}
+
+byId("map").addEventListener("keydown", (event) => {
+  const cell = event.target.closest("td");
+  if (!cell) return;
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    openCell(cell);
+    return;
+  }
+  const step = ARROWS[event.key];
+  if (!step || event.altKey || event.metaKey || event.ctrlKey) return;
+  event.preventDefault();
+  const rows = [...byId("map-rows").children].filter((row) => !row.hidden);
+  const within = (n, most) => Math.min(Math.max(n, 0), most);
+  const row = rows[within(rows.indexOf(cell.parentNode) + step[0], rows.length - 1)];
+  goTo(row.cells[within(cell.cellIndex + step[1], row.cells.length - 1) || 1]);
+});
+
+byId("map").addEventListener("click", (event) => {
+  const cell = event.target.closest("td");
+  if (!cell) return;
+  goTo(cell);
+  openCell(cell);
+});
+
+function showViews() {
+  const states = [...mapRows].map((row) => [...row.places.values()].flat().map((cell) => cell.state));
+  const views = Object.entries(VIEWS).map(([view, [name, fits]]) => ({ view, name, n: states.filter((all) => all.some(fits)).length }));
+  reconcile(byId("map-filters"), views, (v) => v.view, viewChip);
+}
+
+function viewChip({ view, name }) {
+  const n = h("span", { class: "n" });
+  const node = h("button", { type: "button", class: "chip", "data-view": view, onclick: () => { mapView = view; showMap(); } }, name, " ", n);
+  return {
+    node,
+    update(v) {
+      says(n, v.n);
+      marks(node, "aria-pressed", String(mapView === view));
+    },
+  };
+}
+
+// --- one cell in full --------------------------------------------------------------------------------------------
+
+function openCell(cell) {
+  const all = cell.parentNode.row.places.get(cell.machine);
+  if (!all) return;
+  says(byId("cell-title"), `${all[0].repository} on ${cell.machine}`);
+  byId("cell-body").replaceChildren(...all.map(cellDetail));
+  byId("cell").showModal();
+  byId("cell-close").focus();
+}
+
+byId("cell-close").addEventListener("click", () => byId("cell").close());
+
+function cellDetail(cell) {
+  const list = h("dl", { class: "box" });
+  const add = (name, ...nodes) => list.append(h("dt", null, name), h("dd", null, ...nodes));
+  const words = (text) => h("span", { class: "said" }, legible(text));
+  const { look, glyph, word } = CELLS[cell.state];
+  const made = badge();
+  made.set(look, glyph, word);
+  add("State", made.node);
+  add("Service", words(cell.service));
+  add("Image", words(cell.image));
+  add("Runs", cell.digest ? digestNode("running digest", cell.digest).node : words("nothing"));
+  if (cell.proven_at) add("Proven", timeNode("ago", cell.proven_at));
+  if (cell.available && cell.available !== cell.digest) add("Available", digestNode("available digest", cell.available).node);
+  if (cell.behind_since) add("Behind", timeNode("since", cell.behind_since));
+  if (cell.gate) add("Waits for", words(cell.why ? `${cell.gate}: ${cell.why}` : cell.gate));
+  if (cell.gate === "approval") {
+    // A warden can make no agent deploy anything, so it can't approve either.
+    add("Approve", words(`at the agent on ${cell.machine}: on its page, or there with`), " ", h("code", { class: "said" }, `evenkeel approve ${legible(cell.service)}`));
+  }
+  if (cell.blocked) add("Blocked here", digestNode("blocked digest", cell.blocked).node);
+  add("Ring", words(cell.ring));
+  add("Reported", timeNode("ago", cell.reported));
+  const failed = failedOf(cell.repository, cell.available) ?? failedOf(cell.repository, cell.blocked) ?? failedOf(cell.repository, cell.digest);
+  return h("section", { class: "cell-detail" }, list, ...(failed ? [failedBox(failed)] : []));
+}
+
+// Where a digest failed, why, its black box, and the way to try it again.
+function failedBox(failed) {
+  const box = h("div", { class: "failed-box" }, h("h3", { class: "said" }, withheldTitle(failed)));
+  if (failed.reason) box.append(h("p", { class: "said" }, legible(failed.reason)));
+  if (failed.output) {
+    box.append(h("p", { class: "small soft" }, "Output, last lines ", copyButton("output", () => failed.output)),
+      h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output" }, legible(failed.output)));
+  }
+  box.append(unblockButton(failed));
+  return box;
+}
+
+const withheldTitle = (failed) => `${shortDigest(failed.digest)} failed on ${failed.agents.map(legible).join(", ")}`;
+
+function withheldItem(failed) {
+  const since = timeNode("ago", failed.since);
+  const more = h("details", { class: "more" }, h("summary", null, h("span", { class: "said" },
+    `${legible(failed.repository)} `, h("strong", null, withheldTitle(failed)), " ", since, " and is withheld from the others")));
+  more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(failedBox(failed)); });
+  return { node: h("li", null, h("span", { class: "sign", "aria-hidden": "true" }, "⊘"), more) };
+}
+
+function unblockButton(failed) {
+  const node = h("button", { type: "button", class: "button" }, "Unblock for the fleet");
+  node.addEventListener("click", async () => {
+    if (node.hasAttribute("aria-busy")) return;
+    const sure = await agree("Unblock this digest for the fleet?",
+      `Machines may try ${legible(failed.repository)} with ${shortDigest(failed.digest)} again, one at first. A machine that has blocked it itself keeps that block.`, "Unblock");
+    if (!sure) return;
+    const done = await change(node, "/unblock", { image: failed.repository, digest: failed.digest }, (answer) =>
+      (answer.status === "not_blocked" ? "It was not withheld any more." : "Machines may try it again."));
+    if (done) byId("cell").close();
+  });
+  return node;
+}
+
+// --- freezes -----------------------------------------------------------------------------------------------------
+
+function freezeItem(freeze) {
+  const { machine, image } = freeze.scope ?? {};
+  const scope = [image && `of ${image}`, machine && `on ${machine}`].filter(Boolean).join(" ");
+  const thaw = h("button", { type: "button", class: "button" }, "Thaw", h("span", { class: "sr" }, ` the freeze: ${legible(freeze.reason)}`));
+  thaw.addEventListener("click", async () => {
+    if (thaw.hasAttribute("aria-busy")) return;
+    if (!(await agree("Thaw?", "Updates that wait for the end of this freeze may begin at once.", "Thaw"))) return;
+    await change(thaw, "/thaw", { id: freeze.id }, (answer) =>
+      (answer.status === "nothing_frozen" ? "That freeze was over already." : "Updates may begin again."));
+    byId("freeze").focus();
+  });
+  const by = freeze.by === "fuse" ? "by the fuse, after too many rollbacks" : `by ${legible(freeze.by)}`;
+  const until = new Date(freeze.until).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  return {
+    node: h("li", { class: "notice" }, h("span", { "aria-hidden": "true" }, "❄"),
+      h("div", null,
+        h("strong", { class: "said" }, `Updates ${legible(scope)}${scope ? " " : ""}are frozen: ${legible(freeze.reason)}`),
+        h("p", { class: "small" }, `${by}, `, timeNode("ago", freeze.since), ", until ", until, " (", timeNode("ahead", freeze.until), ")")),
+      thaw),
+  };
+}
+
+// Asks for a change, says what came of it, and reads the map again; whether it was made.
+async function change(button, path, body, words) {
+  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
+  try {
+    toast("Done.", words(await ask("POST", path, body)));
+    await readMap().catch(() => { /* asked again soon */ });
+    return true;
+  } catch (fault) {
+    toast("That did not work.", fault.message, "failed");
+    return false;
+  } finally {
+    for (const state of ["aria-busy", "aria-disabled"]) button.removeAttribute(state);
+  }
+}
+
+const freezeForm = byId("freeze-form");
+
+byId("freeze").addEventListener("click", () => {
+  freezeForm.reset();
+  shows(byId("freeze-fault"), false);
+  shows(byId("freeze-until"), false);
+  fillSelect(freezeForm.elements.machine, map?.machines ?? []);
+  fillSelect(freezeForm.elements.image, map?.images.map((image) => image.repository) ?? []);
+  byId("freeze-dialog").showModal();
+  freezeForm.elements.reason.focus();
+});
+byId("freeze-no").addEventListener("click", () => byId("freeze-dialog").close());
+freezeForm.elements.duration.addEventListener("input", () => shows(byId("freeze-until"), !freezeForm.elements.duration.value));
+
+function fillSelect(list, values) {
+  list.replaceChildren(list.options[0], ...values.map((value) => h("option", { value }, legible(value))));
+}
+
+freezeForm.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { reason, duration, until, machine, image } = freezeForm.elements;
+  const refuse = (words, field) => {
+    says(byId("freeze-fault"), words);
+    shows(byId("freeze-fault"), true);
+    field?.focus();
+  };
+  if (!reason.value.trim()) return refuse("Give a reason, so that others know why nothing is updated.", reason);
+  const end = duration.value ? clockNow() + 1000 * Number(duration.value) : Date.parse(until.value);
+  if (Number.isNaN(end)) return refuse("Give the day and time at which it ends.", until);
+  const scope = { ...(machine.value && { machine: machine.value }), ...(image.value && { image: image.value }) };
+  const button = byId("freeze-yes");
+  if (button.hasAttribute("aria-busy")) return;
+  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
+  try {
+    const answer = await ask("POST", "/freeze", { reason: reason.value.trim(), until: new Date(end).toISOString(), scope });
+    byId("freeze-dialog").close();
+    toast("Updates are frozen.", `Until ${new Date(answer.until).toLocaleString()}.`);
+    await readMap().catch(() => { /* asked again soon */ });
+  } catch (fault) {
+    refuse(fault.message);
+  } finally {
+    for (const state of ["aria-busy", "aria-disabled"]) button.removeAttribute(state);
+  }
+});

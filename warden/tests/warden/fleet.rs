@@ -1,0 +1,346 @@
+//! The fleet's decisions over real connections, and two wardens on one store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_warden::fleet::answer::Asking;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{
+    A, API_TOKEN, B, TestWarden, assert_refused, body, eventually, header, in_memory, new_collector, status,
+};
+
+const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}\r\n")
+}
+
+async fn post(warden: &TestWarden, path: &str, headers: &str, sent: &Value) -> String {
+    let text = sent.to_string();
+    let length = text.len();
+    warden
+        .send(&format!(
+            "POST {path} HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{text}"
+        ))
+        .await
+}
+
+fn parsed(answer: &str) -> Value {
+    assert_eq!(status(answer), 200, "{answer}");
+    serde_json::from_str(body(answer)).unwrap()
+}
+
+async fn ask(warden: &TestWarden, token: &str) -> Value {
+    let sent = json!({"image": "r:5000/web:1", "digest": DIGEST, "service": "web"});
+    parsed(&post(warden, "/fleet/ask", &bearer(token), &sent).await)
+}
+
+fn verdict(event: &str, seq: u64) -> String {
+    json!({"timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": event, "message": "m", "level": "info",
+        "image": "r:5000/web:1", "new_digest": DIGEST, "reason": "exit code 1", "output": "the last line", "seq": seq,
+        "epoch": "e"})
+    .to_string()
+}
+
+fn in_an_hour() -> String {
+    (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1)).to_string()
+}
+
+#[tokio::test]
+async fn a_freeze_reaches_a_long_poll_in_less_than_a_second() {
+    let warden = TestWarden::start();
+    let first = parsed(&warden.get("/fleet?after=7&wait=60", &bearer(A)).await);
+    assert_eq!(first["revision"], 0, "another revision is answered at once");
+    let headers = bearer(A);
+    let polling = async {
+        let answer = parsed(&warden.get("/fleet?after=0&wait=60", &headers).await);
+        (answer, Instant::now())
+    };
+    let freezing = async {
+        sleep(Duration::from_millis(300)).await;
+        let sent = json!({"reason": "audit", "until": in_an_hour(), "scope": {"machine": "a"}});
+        let started = Instant::now();
+        (parsed(&post(&warden, "/freeze", &bearer(API_TOKEN), &sent).await), started)
+    };
+    let ((woken, at), (frozen, started)) = tokio::join!(polling, freezing);
+    assert!(at - started < Duration::from_secs(1), "{:?}", at - started);
+    assert_eq!(woken["revision"], frozen["revision"]);
+    assert_eq!(
+        (&woken["freezes"][0]["id"], &woken["freezes"][0]["reason"]),
+        (&frozen["id"], &json!("audit"))
+    );
+    assert!(woken["freezes"][0]["seconds_left"].as_u64().unwrap() > 3500, "{woken}");
+    let other = parsed(&warden.get("/fleet", &bearer(B)).await);
+    assert_eq!(other["freezes"], json!([]), "it does not cover this one");
+    assert_eq!(ask(&warden, A).await["gate"], "freeze");
+    let thawed = parsed(&post(&warden, "/thaw", &bearer(API_TOKEN), &json!({"id": frozen["id"]})).await);
+    assert_eq!(thawed["status"], "thawed");
+    assert_eq!(ask(&warden, A).await["answer"], "go");
+    let events: Vec<_> = crate::support::lines(&warden.collector)
+        .iter()
+        .map(|line| (line["event"].as_str().unwrap().to_owned(), line["service"].clone()))
+        .collect();
+    assert_eq!(events, [("frozen".to_owned(), json!("warden")), ("thawed".to_owned(), json!("warden"))]);
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn one_machine_is_hurt_and_the_others_learn() {
+    let warden = TestWarden::start();
+    assert_eq!(ask(&warden, A).await["answer"], "go");
+    let waits = ask(&warden, B).await;
+    assert_eq!((&waits["answer"], &waits["agent"]), (&json!("wait"), &json!("a")));
+    let told: Value = parsed(&warden.post(A, &verdict("rolled_back", 1)).await);
+    let refused = ask(&warden, B).await;
+    assert_eq!(
+        (&refused["answer"], &refused["gate"], &refused["agent"]),
+        (&json!("no"), &json!("immunity"), &json!("a"))
+    );
+    let decisions = parsed(&warden.get("/fleet", &bearer(B)).await);
+    assert_eq!(decisions["revision"], told["fleet"]);
+    assert_eq!(decisions["failed"][0]["output"], "the last line");
+    let unblock = json!({"image": "r:5000/web", "digest": DIGEST});
+    for expected in ["unblocked", "not_blocked"] {
+        let lifted = parsed(&post(&warden, "/unblock", &bearer(API_TOKEN), &unblock).await);
+        assert_eq!(lifted["status"], expected);
+    }
+    assert_eq!(ask(&warden, B).await["answer"], "go");
+    assert_eq!(ask(&warden, A).await["answer"], "wait");
+    let sent = json!({"image": "r:5000/web:1", "digest": DIGEST, "service": "web"});
+    for expected in ["released", "not_held"] {
+        assert_eq!(parsed(&post(&warden, "/fleet/release", &bearer(B), &sent).await)["status"], expected);
+    }
+    assert_eq!(ask(&warden, A).await["answer"], "go");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn three_rollbacks_of_different_images_freeze_the_fleet_once() {
+    let warden = TestWarden::start();
+    for (seq, image) in [(1, "r/a"), (2, "r/b"), (3, "r/c"), (4, "r/d")] {
+        let mut entry: Value = serde_json::from_str(&verdict("rolled_back", seq)).unwrap();
+        entry["image"] = json!(image);
+        entry["timestamp"] = json!(jiff::Timestamp::now().to_string());
+        parsed(&warden.post(A, &entry.to_string()).await);
+    }
+    let decisions = parsed(&warden.get("/fleet", &bearer(B)).await);
+    assert_eq!(decisions["freezes"].as_array().unwrap().len(), 1);
+    assert_eq!(decisions["freezes"][0]["by"], "fuse");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn the_map_shows_what_machines_report() {
+    let warden = TestWarden::start();
+    let report = json!({"ring": 1, "images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
+        "available": DIGEST, "behind_since": "2026-01-01T00:00:00Z", "why": "=1+1, \"x\""}]});
+    assert_eq!(parsed(&post(&warden, "/inventory", &bearer(A), &report).await)["status"], "accepted");
+    ask(&warden, A).await;
+    let images = parsed(&warden.get("/fleet/images", &bearer(API_TOKEN)).await);
+    assert_eq!(images["machines"], json!(["a", "b"]));
+    let cell = &images["images"][0]["cells"][0];
+    assert_eq!(
+        (&images["images"][0]["repository"], &cell["ring"], &cell["verdict"]),
+        (&json!("r:5000/web"), &json!(1), &json!("trying"))
+    );
+    for (path, headers) in [("/fleet/images?format=csv", ""), ("/fleet/images", "accept: text/csv\r\n")] {
+        let csv = warden.get(path, &format!("{}{headers}", bearer(API_TOKEN))).await;
+        assert_eq!(header(&csv, "content-type"), Some("text/csv; charset=utf-8"));
+        let row = body(&csv).lines().nth(1).unwrap().to_owned();
+        assert!(
+            row.starts_with("\"r:5000/web\",\"a\",\"1\",") && row.contains(",\"'=1+1, \"\"x\"\"\","),
+            "{row}"
+        );
+    }
+    let metrics = warden.get("/metrics", &bearer(API_TOKEN)).await;
+    for line in [
+        "evenkeel_warden_behind_machines{image=\"r:5000/web\"} 1",
+        "evenkeel_warden_leases 1",
+        "evenkeel_warden_freezes 0",
+        "evenkeel_warden_answers_total{answer=\"go\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn the_fleet_tells_since_when_it_has_seen_what_a_tag_names() {
+    let warden = TestWarden::start();
+    let report = |digest: &str, available: &str| {
+        json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": digest, "available": available,
+            "behind_since": "2001-01-01T00:00:00Z"}]})
+    };
+    let seen = async |token: &str| parsed(&warden.get("/fleet", &bearer(token)).await)["seen"].clone();
+    assert_eq!(seen(B).await, Value::Null, "nothing is known of its images");
+    parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", DIGEST)).await);
+    assert_eq!(seen(B).await, Value::Null, "it is about the images of an agent itself");
+    let other = json!({"images": [{"service": "web", "image": "r:5000/web:1"}]});
+    parsed(&post(&warden, "/inventory", &bearer(B), &other).await);
+    let told = seen(B).await;
+    assert_eq!((&told[0]["image"], &told[0]["digest"]), (&json!("r:5000/web:1"), &json!(DIGEST)), "{told}");
+    // By the warden's clock: what an agent says of the time does not count.
+    assert!(told[0]["seconds_ago"].as_u64().unwrap() < 3600, "{told}");
+    assert_eq!(told.as_array().unwrap().len(), 1);
+    parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", "sha256:new")).await);
+    assert_eq!(seen(B).await[0]["digest"], "sha256:new", "the tag names another");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn a_digest_that_failed_only_here_is_not_withheld_here_and_others_wait_for_the_verdict() {
+    let warden = TestWarden::start();
+    parsed(&warden.post(A, &verdict("rolled_back", 1)).await);
+    let failed = async |token: &str| parsed(&warden.get("/fleet", &bearer(token)).await)["failed"].clone();
+    assert_eq!(failed(A).await, json!([]), "its own block holds there");
+    assert_eq!(failed(B).await[0]["agents"], json!(["a"]));
+    // Its operator has unblocked it there, and it tries once more; the others still know what happened.
+    assert_eq!(ask(&warden, A).await["answer"], "go");
+    assert_eq!(ask(&warden, B).await["gate"], "immunity");
+    parsed(&warden.post(B, &verdict("rolled_back", 1)).await);
+    assert_eq!(failed(A).await[0]["agents"], json!(["b"]), "now another machine failed, too");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_with_what_is_allowed() {
+    let warden = TestWarden::start();
+    let people = bearer(API_TOKEN);
+    let freeze =
+        |reason: &str, until: &str, scope: Value| json!({"reason": reason, "until": until, "scope": scope});
+    let good = in_an_hour();
+    for (path, sent, what) in [
+        ("/freeze", freeze("", &good, json!({})), "reason: has 0 characters"),
+        ("/freeze", freeze("a\nb", &good, json!({})), "allowed: one line of 1 to 500"),
+        (
+            "/freeze",
+            freeze("x", "2020-01-01T00:00:00Z", json!({})),
+            "until: 2020-01-01T00:00:00Z; allowed: after",
+        ),
+        ("/freeze", freeze("x", "2999-01-01T00:00:00Z", json!({})), "and not after"),
+        (
+            "/freeze",
+            freeze("x", &good, json!({"machine": "z"})),
+            "scope.machine: \"z\" is no agent; allowed: a, b",
+        ),
+        ("/freeze", json!({"reason": "x"}), "missing field `until`"),
+        ("/unblock", json!({"image": "web", "digest": "d"}), "digest: is no digest"),
+    ] {
+        let answer = post(&warden, path, &people, &sent).await;
+        assert_refused(&answer, 400);
+        assert!(answer.contains(&what.replace('"', "\\\"")), "{what} is not in {answer}");
+    }
+    for path in ["/freeze", "/thaw", "/unblock"] {
+        assert_refused(&post(&warden, path, &bearer(A), &json!({})).await, 401);
+        let other = format!("{people}origin: http://evil.example\r\n");
+        assert_refused(&post(&warden, path, &other, &json!({})).await, 403);
+    }
+    for path in ["/fleet/ask", "/fleet/release", "/inventory"] {
+        assert_refused(&post(&warden, path, &people, &json!({})).await, 401);
+        assert_refused(&post(&warden, path, &bearer(A), &json!("x")).await, 400);
+    }
+    // An array would be taken for the fields of an object in their order.
+    for (path, headers) in [("/inventory", bearer(A)), ("/freeze", people.clone()), ("/thaw", people.clone())]
+    {
+        for array in [json!([1]), json!([1, []]), json!([])] {
+            let answer = post(&warden, path, &headers, &array).await;
+            assert_refused(&answer, 400);
+            assert!(body(&answer).contains("no object"), "{answer}");
+        }
+    }
+    let inside = json!({"images": [["web", "r:5000/web:1"]]});
+    let scope = freeze("x", &good, json!(["a", "r:5000/web"]));
+    for (path, headers, sent) in [("/inventory", bearer(A), inside), ("/freeze", people.clone(), scope)] {
+        let answer = post(&warden, path, &headers, &sent).await;
+        assert_refused(&answer, 400);
+        assert!(body(&answer).contains("invalid type: sequence, expected an object"), "{answer}");
+    }
+    let entry = json!([["2026-01-01T00:00:00Z", "web", "updated", "a message", "info"]]);
+    let answer = parsed(&post(&warden, "/ingest", &bearer(A), &entry).await);
+    assert_eq!(answer["rejected"][0]["index"], 0, "{answer}");
+    assert!(answer["rejected"][0]["error"].as_str().unwrap().contains("no object"), "{answer}");
+    assert_refused(&warden.get("/fleet", &people).await, 401);
+    assert_refused(&warden.get("/fleet?wait=x", &bearer(A)).await, 400);
+    assert_refused(&warden.get("/fleet/images", &bearer(A)).await, 401);
+    assert_refused(&warden.get("/fleet/images?format=xml", &people).await, 400);
+    let ring = json!({"ring": 10, "images": []});
+    assert_refused(&post(&warden, "/inventory", &bearer(A), &ring).await, 400);
+    assert_eq!(parsed(&post(&warden, "/thaw", &people, &json!({})).await)["status"], "nothing_frozen");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn long_polls_of_one_agent_are_limited_and_hold_up_nobody() {
+    let warden = TestWarden::start();
+    let poll = format!("GET /fleet?after=0&wait=60 HTTP/1.1\r\nhost: w\r\n{}\r\n", bearer(A));
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = warden.connect().await;
+        client.write(poll.as_bytes()).await;
+        clients.push(client);
+    }
+    let mut answer = String::new();
+    for _ in 0..200 {
+        answer = warden.get("/fleet?after=1", &bearer(A)).await;
+        if status(&answer) == 429 {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_refused(&answer, 429);
+    assert_eq!(status(&warden.get("/fleet", &bearer(B)).await), 200);
+    assert_eq!(status(&warden.post(A, &crate::support::entry(1)).await), 200);
+    let stopped = Instant::now();
+    warden.finish().await;
+    assert!(stopped.elapsed() < Duration::from_secs(10), "polls end with the warden");
+}
+
+/// Twenty machines ask two wardens for the same digest at the same time, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_wardens_give_one_machine_its_turn() {
+    let keep = in_memory();
+    let stop = CancellationToken::new();
+    let tasks = TaskSet::new();
+    let wardens = [0, 1].map(|_| {
+        let (collector, task) = new_collector(&["a", "b"], keep.clone());
+        tasks.spawn("collector", task.run(stop.clone()));
+        collector
+    });
+    for round in 0..10 {
+        let digest = format!("sha256:{round}");
+        let asked = (0..20).map(|n| {
+            let (collector, digest) = (Arc::clone(&wardens[n % 2]), digest.clone());
+            async move {
+                let agent = format!("agent-{n}");
+                let asking =
+                    Asking { agent: &agent, ring: 0, service: "web", repository: "r/web", digest: &digest };
+                (agent.clone(), collector.ask(&asking).await)
+            }
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let word = |answer: &evenkeel_common::wire::FleetAnswer| {
+            serde_json::to_value(answer).unwrap()["answer"].clone()
+        };
+        let gone: Vec<_> = answers.iter().filter(|(_, answer)| word(answer) == "go").collect();
+        assert_eq!(gone.len(), 1, "{answers:?}");
+    }
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+#[tokio::test]
+async fn an_agent_without_a_url_is_online_while_it_polls() {
+    let warden = TestWarden::with_unreachable_agents();
+    assert_eq!(warden.collector.machine_records()[0].online, None);
+    parsed(&warden.get("/fleet", &bearer(A)).await);
+    eventually("the poll", || warden.collector.machine_records()[0].online == Some(true)).await;
+    assert_eq!(warden.collector.machine_records()[1].online, None);
+    assert!(warden.collector.last_poll("a").is_some());
+    warden.collector.share_polls().await.unwrap();
+    assert!(warden.collector.last_poll("a").is_some(), "other wardens know it now");
+    warden.finish().await;
+}

@@ -1,0 +1,422 @@
+//! Random fleets over one store: agents that are killed, wardens that cannot be reached, a store that is away; with rings
+//! and without, with a limit on machines at once and without. The real answers, the real fold; only the store's tables and the
+//! time are simulated.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use evenkeel_common::clock::Clock;
+use evenkeel_common::wire::{FleetEntry, Inventory, InventoryImage, Permission};
+use evenkeel_warden::collector::{Collector, Task};
+use evenkeel_warden::config::{FuseRule, Rules};
+use evenkeel_warden::fleet::answer::Asking;
+use evenkeel_warden::keep::{
+    Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Versioned,
+    fold, needs,
+};
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+const FLEETS: u64 = 1000;
+/// Seconds of one step.
+const STEP: i64 = 5;
+/// When all troubles end, and when everything must have come to its end.
+const QUIET: i64 = 1500;
+const END: i64 = 6000;
+/// A lease lives so long (DECISIONS 8).
+const LEASE: i64 = 90;
+
+#[derive(Default)]
+struct SetClock(AtomicI64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(1_790_000_000 + self.0.load(Ordering::Relaxed)).unwrap()
+    }
+}
+
+/// The store's tables as maps.
+#[derive(Default)]
+struct Maps {
+    values: Mutex<(u64, BTreeMap<String, Versioned>)>,
+    is_away: AtomicBool,
+}
+
+impl Maps {
+    fn check(&self) -> Result<(), KeepError> {
+        if self.is_away.load(Ordering::Relaxed) { Err(KeepError("away".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl Keep for Maps {
+    async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError> {
+        self.check()?;
+        let mut guard = self.values.lock().unwrap();
+        let (revision, values) = &mut *guard;
+        let before = needs(&changes).values.into_iter();
+        let before =
+            before.filter_map(|name| Some((name.clone(), values.get(&name)?.value.clone()))).collect();
+        *revision += 1;
+        let folded = fold(changes, BTreeMap::new(), before, *revision, now);
+        for (name, value) in folded.values {
+            values.insert(name, Versioned { revision: *revision, value });
+        }
+        Ok(folded.outcomes)
+    }
+
+    async fn news(&self, after: Position, _: usize) -> Result<News, KeepError> {
+        self.check()?;
+        let guard = self.values.lock().unwrap();
+        let is_new = |(_, value): &(&String, &Versioned)| value.revision > after.revision;
+        let values =
+            guard.1.iter().filter(is_new).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let position = Position { revision: guard.0, ..after };
+        Ok(News { values, position, ..News::default() })
+    }
+
+    async fn tail(&self, _: u64, _: usize) -> Result<Vec<Stored>, KeepError> {
+        unreachable!("nobody follows")
+    }
+
+    async fn history(&self, _: &Query) -> Result<Page, KeepError> {
+        self.check()?;
+        Ok(Page::default())
+    }
+
+    async fn value(&self, name: &str) -> Result<Versioned, KeepError> {
+        self.check()?;
+        // Others come between two calls.
+        tokio::task::yield_now().await;
+        Ok(self.values.lock().unwrap().1.get(name).cloned().unwrap_or_default())
+    }
+
+    async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
+        self.check()?;
+        let mut guard = self.values.lock().unwrap();
+        let (revision, values) = &mut *guard;
+        if values.get(name).map_or(0, |value| value.revision) != expected {
+            return Ok(None);
+        }
+        *revision += 1;
+        values.insert(name.to_owned(), Versioned { revision: *revision, value });
+        Ok(Some(*revision))
+    }
+
+    async fn remove(&self, _: &str, _: u64) -> Result<bool, KeepError> {
+        unreachable!("nothing is old")
+    }
+
+    async fn hold(&self, _: Duty) -> Result<bool, KeepError> {
+        Ok(true)
+    }
+
+    async fn retain(&self, _: Retention, _: Timestamp) -> Result<u64, KeepError> {
+        Ok(0)
+    }
+
+    async fn usage(&self) -> Result<Usage, KeepError> {
+        Ok(Usage::default())
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
+}
+
+/// A small generator of numbers, the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What an agent does about one digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Wants,
+    /// Since it asked last with success, and until its end.
+    Deploys {
+        renewed: i64,
+        ends: i64,
+    },
+    /// The verdict is not delivered yet; it renews until then.
+    Tells {
+        renewed: i64,
+    },
+    Done,
+}
+
+struct Agent {
+    name: String,
+    ring: u8,
+    down_until: i64,
+    /// What it has reported last.
+    reported: Option<Inventory>,
+    /// When its verdict on the good digest was stored.
+    proven_at: Option<i64>,
+    /// The bad digest, and the good one that comes after it.
+    works: [Work; 2],
+}
+
+const DIGESTS: [&str; 2] = ["sha256:bad", "sha256:good"];
+
+struct World {
+    seed: u64,
+    clock: Arc<SetClock>,
+    keep: Arc<Maps>,
+    wardens: Vec<(Arc<Collector>, Task)>,
+    rules: Rules,
+    /// Until when a warden cannot be reached.
+    unreachable: Vec<i64>,
+    agents: Vec<Agent>,
+    random: Random,
+    /// Machines that began to deploy the bad digest.
+    hurt: Vec<String>,
+    /// A lease died while its machine was cut off from all wardens: nothing is promised then.
+    is_excused: bool,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1);
+        let (clock, keep) = (Arc::new(SetClock::default()), Arc::new(Maps::default()));
+        let has_rings = random.one_in(2);
+        let agents: Vec<Agent> = (0..2 + random.below(7))
+            .map(|n| Agent {
+                name: format!("m{n}"),
+                ring: if has_rings { u8::try_from(random.below(3)).unwrap() } else { 0 },
+                down_until: 0,
+                reported: None,
+                proven_at: None,
+                works: [Work::Wants; 2],
+            })
+            .collect();
+        let max_at_once = random.one_in(3).then(|| 1 + u32::try_from(random.below(3)).unwrap());
+        let rules = Rules { soak: 60, need: 1 + u32::try_from(random.below(2)).unwrap(), max_at_once };
+        let retention = Retention { days: 1, bytes: 1 };
+        let wardens: Vec<_> = (0..=random.below(3))
+            .map(|_| {
+                let ids: Vec<String> = agents.iter().map(|agent| agent.name.clone()).collect();
+                let warden = Collector::new(keep.clone(), ids, retention, clock.clone());
+                warden.0.set_rules(rules, FuseRule { rollbacks: 0, ..FuseRule::default() });
+                warden
+            })
+            .collect();
+        let unreachable = vec![0; wardens.len()];
+        let hurt = Vec::new();
+        Self { seed, clock, keep, wardens, rules, unreachable, agents, random, hurt, is_excused: false }
+    }
+
+    async fn live(&mut self) {
+        let mut store_back = 0;
+        for now in (0..END).step_by(usize::try_from(STEP).unwrap()) {
+            self.clock.0.store(now, Ordering::Relaxed);
+            let is_troubled = now < QUIET;
+            if is_troubled && self.random.one_in(40) {
+                store_back = now + 5 * i64::try_from(1 + self.random.below(10)).unwrap();
+            }
+            self.keep.is_away.store(is_troubled && now < store_back, Ordering::Relaxed);
+            for until in &mut self.unreachable {
+                if is_troubled && self.random.one_in(30) {
+                    *until = now + 5 * i64::try_from(1 + self.random.below(20)).unwrap();
+                }
+            }
+            self.step(now, is_troubled).await;
+            if !is_troubled && self.agents.iter().all(|agent| agent.works[1] == Work::Done) {
+                break;
+            }
+            assert!(
+                self.hurt.len() <= 1 || self.is_excused,
+                "fleet {}: {:?} were hurt by one digest at {now} s",
+                self.seed,
+                self.hurt
+            );
+        }
+        for agent in &self.agents {
+            assert_eq!(agent.works[1], Work::Done, "fleet {}: {} was held for ever", self.seed, agent.name);
+        }
+    }
+
+    /// All agents act at the same time: those that ask are answered interleaved.
+    async fn step(&mut self, now: i64, is_troubled: bool) {
+        let mut asks = Vec::new();
+        let works = self.agents.iter().flat_map(|agent| agent.works);
+        self.is_excused |= works.into_iter().any(|work| match work {
+            Work::Deploys { renewed, .. } | Work::Tells { renewed } => now - renewed >= LEASE,
+            Work::Wants | Work::Done => false,
+        });
+        for index in 0..self.agents.len() {
+            if is_troubled && self.random.one_in(60) {
+                self.agents[index].down_until = now + 5 * i64::try_from(1 + self.random.below(12)).unwrap();
+            }
+            if self.agents[index].down_until > now && is_troubled {
+                continue;
+            }
+            let reachable: Vec<usize> =
+                (0..self.wardens.len()).filter(|n| !is_troubled || self.unreachable[*n] <= now).collect();
+            let warden = (!reachable.is_empty())
+                .then(|| reachable[usize::try_from(self.random.below(reachable.len() as u64)).unwrap()]);
+            if let Some(warden) = warden {
+                self.report(index, warden, now).await;
+            }
+            for digest in 0..2 {
+                // The good one comes out later.
+                if digest == 1 && now < QUIET / 2 {
+                    continue;
+                }
+                if let Some(warden) = warden
+                    && self.advance(index, digest, now).await
+                {
+                    asks.push((index, digest, warden));
+                }
+            }
+        }
+        let answers = asks.iter().map(|(index, digest, warden)| {
+            let Agent { name: agent, ring, .. } = &self.agents[*index];
+            let (agent, ring, collector) = (agent.clone(), *ring, self.wardens[*warden].0.clone());
+            async move {
+                let asking = Asking {
+                    agent: &agent,
+                    ring,
+                    service: "web",
+                    repository: "r/web",
+                    digest: DIGESTS[*digest],
+                };
+                collector.ask(&asking).await.answer
+            }
+        });
+        let answers = futures_util::future::join_all(answers).await;
+        for ((index, digest, _), answer) in asks.into_iter().zip(answers) {
+            self.take(index, digest, answer, now);
+        }
+    }
+
+    /// What happens before it may ask; whether it asks now.
+    async fn advance(&mut self, index: usize, digest: usize, now: i64) -> bool {
+        let agent = &mut self.agents[index];
+        let work = agent.works[digest];
+        let work = match work {
+            Work::Deploys { renewed, ends } if ends <= now => Work::Tells { renewed },
+            other => other,
+        };
+        agent.works[digest] = work;
+        match work {
+            Work::Wants => true,
+            Work::Deploys { renewed, .. } => now - renewed >= 30,
+            Work::Tells { renewed } => {
+                let event = if digest == 0 { "rolled_back" } else { "updated" };
+                let text = format!(
+                    r#"{{"timestamp":"2026-01-02T03:04:05Z","service":"web","event":"{event}","message":"m","level":"info",
+                        "image":"r/web:1","new_digest":"{}","agent":"{}"}}"#,
+                    DIGESTS[digest], agent.name
+                );
+                let entry: FleetEntry = serde_json::from_str(&text).unwrap();
+                let told = self.keep.commit(vec![Change::Entry(Box::new(entry))], self.clock.now()).await;
+                if told.is_ok() {
+                    agent.works[digest] = Work::Done;
+                    agent.proven_at = agent.proven_at.or((digest == 1).then_some(now));
+                }
+                told.is_err() && now - renewed >= 30
+            }
+            Work::Done => false,
+        }
+    }
+
+    /// Tells a warden what runs, where that is not known yet.
+    async fn report(&mut self, index: usize, warden: usize, now: i64) {
+        let agent = &mut self.agents[index];
+        let offered = usize::from(now >= QUIET / 2);
+        let some = |text: &str| Some(text.to_owned());
+        let (is_hurt, is_updated) = (agent.works[0] == Work::Done, agent.works[1] == Work::Done);
+        let mut image: InventoryImage =
+            serde_json::from_str(r#"{"service":"web","image":"r/web:1","digest":"sha256:old"}"#).unwrap();
+        if is_updated {
+            image.digest = some(DIGESTS[1]);
+        } else if offered == 0 && is_hurt {
+            image.blocked = some(DIGESTS[0]);
+        } else {
+            image.available = some(DIGESTS[offered]);
+        }
+        let inventory = Inventory { ring: agent.ring, images: vec![image] };
+        if agent.reported.as_ref() != Some(&inventory)
+            && self.wardens[warden].0.report(&agent.name, inventory.clone()).await.is_ok()
+        {
+            agent.reported = Some(inventory);
+            // The other wardens are woken.
+            for (_, task) in &mut self.wardens {
+                task.prepare().await;
+            }
+        }
+    }
+
+    /// Whether it is the turn of a machine that begins: as the rings and the limit say, by the time stamps of the others.
+    fn check_turn(&self, index: usize, digest: usize, now: i64) {
+        let (seed, agent) = (self.seed, &self.agents[index]);
+        // Nothing is promised about a machine of which no warden has heard.
+        let below: Vec<&Agent> =
+            self.agents.iter().filter(|other| other.ring < agent.ring && other.reported.is_some()).collect();
+        let need = below.len().min(usize::try_from(self.rules.need).unwrap());
+        let soak = i64::from(self.rules.soak);
+        let proven =
+            below.iter().filter(|other| digest == 1 && other.proven_at.is_some_and(|at| at + soak <= now));
+        let proven = proven.count();
+        assert!(
+            proven >= need,
+            "fleet {seed}: {} of ring {} began {} at {now} s, when {proven} of {need} below had proven it",
+            agent.name,
+            agent.ring,
+            DIGESTS[digest]
+        );
+        let deploys = |agent: &&Agent| {
+            agent.works.iter().any(|w| matches!(w, Work::Deploys { .. } | Work::Tells { .. }))
+        };
+        let others = self.agents.iter().filter(|other| other.name != agent.name);
+        let at_once = others.filter(deploys).count() + 1;
+        let limit = self.rules.max_at_once.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap());
+        assert!(at_once <= limit || self.is_excused, "fleet {seed}: {at_once} deploy at once at {now} s");
+    }
+
+    fn take(&mut self, index: usize, digest: usize, answer: Permission, now: i64) {
+        let length = 5 * i64::try_from(2 + self.random.below(30)).unwrap();
+        if self.agents[index].works[digest] == Work::Wants && answer == Permission::Go {
+            self.check_turn(index, digest, now);
+        }
+        let agent = &mut self.agents[index];
+        match (&mut agent.works[digest], answer) {
+            (Work::Deploys { renewed, .. } | Work::Tells { renewed }, Permission::Go) => *renewed = now,
+            (work @ Work::Wants, Permission::Go) => {
+                *work = Work::Deploys { renewed: now, ends: now + length };
+                if digest == 0 {
+                    self.hurt.push(agent.name.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_digest_hurts_one_machine_in_the_order_of_the_rings_and_no_service_is_held_for_ever() {
+    let (mut hurt, mut excused, mut ringed, mut limited) = (0, 0, 0, 0);
+    for seed in 0..FLEETS {
+        let mut world = World::new(seed);
+        world.live().await;
+        hurt += world.hurt.len();
+        excused += u64::from(world.is_excused);
+        ringed += u64::from(world.agents.iter().any(|agent| agent.ring != world.agents[0].ring));
+        limited += u64::from(world.rules.max_at_once.is_some());
+    }
+    assert!(hurt as u64 >= FLEETS * 9 / 10, "{hurt}: the bad digest was tried in nearly every fleet");
+    assert!(excused < FLEETS / 2, "{excused} fleets prove nothing");
+    assert!(ringed > FLEETS / 4 && limited > FLEETS / 4, "{ringed} have rings, {limited} a limit");
+}
