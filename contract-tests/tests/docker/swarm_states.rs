@@ -30,18 +30,26 @@ const CASES: [Case; 6] = [
         is_good: false,
     },
     Case { state: "rollback_completed", options: &["--rollback-delay", "0s"], is_good: false },
-    // What the old image needs is not there.
+    // The new image fails when what the old one needs is taken away, so that the rollback can't find it.
     Case {
         state: "rollback_paused",
-        options: &["--rollback-failure-action", "pause", "--rollback-monitor", "5s"],
+        options: &["--rollback-failure-action", "pause", "--update-monitor", "60s"],
         is_good: false,
     },
 ];
 
-/// Runs as long as a file is there when it starts.
-fn in_need(version: &str) -> Image {
-    let script = "test -e /flag/ok || exit 3; trap 'exit 0' TERM INT; sleep 86400 & wait";
+fn script(version: &str, script: &str) -> Image {
     Image { command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), ..Image::good(version) }
+}
+
+/// Runs if a file is there when it starts.
+fn in_need(version: &str) -> Image {
+    script(version, "test -e /flag/ok || exit 3; trap 'exit 0' TERM INT; sleep 86400 & wait")
+}
+
+/// Fails as soon as that file is gone.
+fn fails_without(version: &str) -> Image {
+    script(version, "while test -e /flag/ok; do sleep 0.2; done; exit 1")
 }
 
 #[test]
@@ -59,7 +67,11 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
         let state = case.state;
         swarm.change(case.options);
         let version = format!("{state}-{n}");
-        let image = if case.is_good { in_need(&version) } else { Image::exits(&version, 1) };
+        let image = match state {
+            _ if case.is_good => in_need(&version),
+            "rollback_paused" => fails_without(&version),
+            _ => Image::exits(&version, 1),
+        };
         let pushed = swarm.push(&image);
         agent.trigger("web");
         agent.wait_step("converge", n + 1);

@@ -40,6 +40,16 @@ impl Machine {
         })
     }
 
+    /// The warden decides, and the agent has heard of it.
+    fn hears(&self, decisions: Value) {
+        let next = format!("GET /fleet?after={}&wait=50", decisions["revision"]);
+        self.warden.decide(decisions);
+        wait_for("the long poll after the decision", || match self.warden.heard(&next).len() {
+            0 => Err(format!("{:?}", self.warden.heard("GET /fleet"))),
+            _ => Ok(()),
+        });
+    }
+
     fn wait_link(&self) {
         wait_for("the warden to be heard", || {
             let text = self.agent.ask("GET", "/metrics").text();
@@ -68,11 +78,7 @@ fn nothing(revision: u64) -> Value {
 #[test]
 fn decisions_come_by_the_long_poll_and_a_revision_that_goes_back_is_believed() {
     let machine = Machine::new("warden-poll", |_| {});
-    machine.warden.decide(freeze(5, in_an_hour(), 3600));
-    wait_for("the next long poll", || match machine.warden.heard("GET /fleet?after=5&wait=50").len() {
-        0 => Err(format!("{:?}", machine.warden.heard("GET /fleet"))),
-        _ => Ok(()),
-    });
+    machine.hears(freeze(5, in_an_hour(), 3600));
     let first = &machine.warden.heard("GET /fleet")[0];
     assert_eq!(first.line, "GET /fleet?after=0&wait=0", "the first one tells that there is a warden");
     machine.offer("v2");
@@ -109,12 +115,8 @@ fn answers_that_cannot_be_used_are_no_decision_and_a_ring_0_goes_on() {
         machine.agent.wait_done(number + 1);
     }
     // What was decided before holds while nothing better comes.
-    machine.warden.decide(freeze(9, in_an_hour(), 3600));
     machine.warden.behave(Behaviour::Good);
-    wait_for("the freeze to be heard", || match machine.warden.heard("GET /fleet?after=9&wait=50").len() {
-        0 => Err("not yet".to_owned()),
-        _ => Ok(()),
-    });
+    machine.hears(freeze(9, in_an_hour(), 3600));
     machine.warden.behave(Behaviour::Garbage);
     machine.offer("held");
     machine.wait_gate("freeze");
@@ -153,7 +155,7 @@ fn the_second_warden_of_the_list_decides_where_the_first_is_dead() {
     let machine = Machine::new("warden-list", |push| {
         push["warden_url"] = json!([format!("http://127.0.0.1:{dead}"), push["warden_url"]]);
     });
-    machine.warden.decide(freeze(2, in_an_hour(), 3600));
+    machine.hears(freeze(2, in_an_hour(), 3600));
     machine.offer("v2");
     machine.wait_gate("freeze");
     machine.warden.decide(nothing(3));
@@ -168,7 +170,7 @@ fn a_wardens_clock_that_is_off_is_told_and_its_seconds_count() {
     machine.warden.set_clock(SignedDuration::from_mins(-15));
     // By the warden's clock it ends in an hour; by this machine's that time has passed.
     let until = Timestamp::now() - SignedDuration::from_secs(1);
-    machine.warden.decide(freeze(2, until, 3600));
+    machine.hears(freeze(2, until, 3600));
     machine.offer("v2");
     machine.wait_gate("freeze");
     let health = machine.agent.ask("GET", "/health").json();
@@ -179,6 +181,20 @@ fn a_wardens_clock_that_is_off_is_told_and_its_seconds_count() {
     );
     machine.warden.set_clock(SignedDuration::ZERO);
     machine.warden.decide(nothing(3));
+    machine.updated(1);
+}
+
+#[test]
+fn a_freeze_ends_at_its_time_when_no_warden_is_left() {
+    let machine = Machine::new("warden-thaw", |_| {});
+    let until = Timestamp::now() + SignedDuration::from_secs(30);
+    machine.hears(freeze(2, until, 30));
+    machine.offer("v2");
+    machine.wait_gate("freeze");
+    machine.warden.behave(Behaviour::Gone);
+    machine.agent.wait_step("pull", 1);
+    let seen = Timestamp::now();
+    assert!(seen >= until, "begun before {seen}, frozen until {until}");
     machine.updated(1);
 }
 
