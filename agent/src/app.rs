@@ -466,7 +466,7 @@ const BOOT: &str = "boot";
 async fn boot(store: &dyn Store) -> Boot {
     let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
-    Boot { now: now.trim().into(), before: before.unwrap_or_default().into() }
+    Boot { now: now.trim().into(), before: before.unwrap_or_default().into(), ..Boot::default() }
 }
 
 /// Writes down in which boot of the machine the agent was stopped.

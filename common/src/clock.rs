@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// Where times come from. Values are whole milliseconds, which is what the wire carries (DECISIONS 3).
 pub trait Clock: Send + Sync + 'static {
     /// The time now.
     fn now(&self) -> Timestamp;
+
+    /// What it showed when the machine was booted, by what it shows now: another value in the same boot says that it was
+    /// set meanwhile.
+    fn at_boot(&self) -> Timestamp;
 }
 
 /// The machine's clock.
@@ -17,6 +21,13 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         whole_milliseconds(Timestamp::now())
+    }
+
+    // By the source of `Instant`, which is what tells a clock that is set while the program runs.
+    fn at_boot(&self) -> Timestamp {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let since = SignedDuration::new(time.tv_sec, i32::try_from(time.tv_nsec).unwrap_or_default());
+        whole_milliseconds(Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN))
     }
 }
 
@@ -36,9 +47,12 @@ impl TokioClock {
 
 impl Clock for TokioClock {
     fn now(&self) -> Timestamp {
-        let elapsed =
-            jiff::SignedDuration::try_from(self.start.elapsed()).unwrap_or(jiff::SignedDuration::MAX);
+        let elapsed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
         whole_milliseconds(self.base.checked_add(elapsed).unwrap_or(Timestamp::MAX))
+    }
+
+    fn at_boot(&self) -> Timestamp {
+        self.base
     }
 }
 
@@ -109,5 +123,14 @@ mod tests {
     #[test]
     fn the_system_clock_shows_whole_milliseconds() {
         assert_eq!(SystemClock.now().subsec_nanosecond() % 1_000_000, 0);
+    }
+
+    #[test]
+    fn what_the_clock_showed_at_boot_stays_the_same_while_nobody_sets_it() {
+        let before = SystemClock.at_boot();
+        std::thread::sleep(Duration::from_millis(20));
+        let off = SystemClock.at_boot().duration_since(before).abs();
+        assert!(off < SignedDuration::from_millis(20), "{off:?}");
+        assert!(before < SystemClock.now());
     }
 }

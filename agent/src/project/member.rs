@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::config::ServiceConfig;
 use crate::ports::PullProgress;
-use crate::service::boot::StartReason;
+use crate::service::boot::{Boot, StartReason};
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, Observation};
 use crate::service::outcome::Ended;
@@ -119,7 +119,7 @@ impl Member {
         reason_to_start: StartReason,
     ) -> (Self, Handle) {
         let mut journal = Journal::new(world.commit.clone());
-        let (boot, now) = (world.boot.clone(), world.clock.now());
+        let (boot, now) = (Boot { at: world.clock.at_boot(), ..world.boot.clone() }, world.clock.now());
         let (mut service, entries) =
             Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
         let mut known = world.fleet_view.clone();

@@ -23,6 +23,7 @@ use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::Fleet;
 use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Swarm, Tags};
 use crate::service::boot::Boot;
+use crate::service::clock_shift::is_jump;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
@@ -144,9 +145,6 @@ impl std::fmt::Display for ProjectKey {
         }
     }
 }
-
-/// Wall clock and steady time that drift apart by more than this: the clock was set.
-const CLOCK_JUMP: SignedDuration = SignedDuration::from_secs(2);
 
 /// The task of one compose project.
 pub struct Worker {
@@ -334,7 +332,7 @@ impl Worker {
         let passed = SignedDuration::try_from(steady - self.last_seen.1).unwrap_or(SignedDuration::MAX);
         let jump = wall.duration_since(self.last_seen.0).saturating_sub(passed);
         self.last_seen = (wall, steady);
-        if jump.abs() > CLOCK_JUMP {
+        if is_jump(&jump) {
             tracing::warn!(at = %self.key, seconds = jump.as_secs(), "the clock was set");
             self.members.iter_mut().for_each(|member| member.shift(jump));
         }

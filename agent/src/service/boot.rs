@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Container, State};
 
+use super::clock_shift::is_jump;
 use super::event::Event;
 use super::{Durable, Service};
 
@@ -29,6 +30,20 @@ pub struct Boot {
     pub now: Arc<str>,
     /// The one in which the agent was stopped, as far as it could note that.
     pub before: Arc<str>,
+    /// What the clock showed at this one, by what it shows now.
+    pub at: Timestamp,
+}
+
+/// The clock by which the times of a state are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotedClock {
+    /// The machine's boot.
+    pub boot: String,
+    /// What the clock showed then.
+    pub at: Timestamp,
+    /// It is behind: it showed less than in an earlier boot, and was not set forward since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_behind: bool,
 }
 
 /// What ran when the agent was stopped.
@@ -59,6 +74,34 @@ impl Service {
         if deaf && !self.boot.now.is_empty() {
             self.healer.events_unseen_before(now);
         }
+    }
+
+    /// Where the clock was set in this boot while the agent was away, the times of the state move with it, as they do while
+    /// it runs. What the clock did while the machine was down nobody knows: then it counts from now since when a digest is
+    /// known, if that is yet to come, or was noted by a clock that is known to have been behind.
+    pub(super) fn follow_clock(&mut self, now: Timestamp) {
+        let Boot { now: boot, at, .. } = self.boot.clone();
+        match self.durable.clock.take() {
+            Some(noted) if noted.boot == *boot => {
+                let jump = at.duration_since(noted.at);
+                self.durable.clock = Some(noted);
+                if is_jump(&jump) {
+                    self.durable.shift(jump);
+                }
+            }
+            noted => {
+                let found = &mut self.durable.found;
+                let is_behind = found.iter().any(|found| found.first_seen > now);
+                if noted.is_some_and(|noted| noted.is_behind) {
+                    for known in found {
+                        known.first_seen = now;
+                    }
+                }
+                let boot = boot.to_string();
+                self.durable.clock = (!boot.is_empty()).then_some(NotedClock { boot, at, is_behind });
+            }
+        }
+        self.cap_first_seen(now);
     }
 
     /// Resumes the deployment that was under way, if there is one.

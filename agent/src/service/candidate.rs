@@ -16,7 +16,6 @@ use super::input::{ImageView, Observation, ServiceReply, Unsigned};
 use super::permit::FleetHold;
 use super::rollout::plan::Cause;
 use super::shared::SharedCandidate;
-use super::status::UnsignedDigest;
 use super::{Durable, Service};
 
 /// Digests that are noted at most, those of tags that the registry was asked for earlier among them.
@@ -71,6 +70,8 @@ pub struct Candidate {
     pub first_seen: Timestamp,
     /// A person has approved it.
     pub approved: bool,
+    /// Why it does not count as signed, where it must be.
+    pub unsigned: Option<Unsigned>,
     /// The gate command's answer; `None` while there is none.
     pub command: Option<GateAnswer>,
     /// What the warden said, where it holds it back.
@@ -197,7 +198,13 @@ impl Service {
     }
 
     fn candidate(&self, view: &ImageView, observation: &Observation) -> Option<Candidate> {
-        let Comparison::Stale { remote } = self.compared(view, observation) else { return None };
+        let (remote, unsigned) = match self.compared(view, observation) {
+            Comparison::Stale { remote } => (remote, None),
+            Comparison::Unsigned => {
+                (view.remote.clone()?, Some(observation.unsigned.get(&view.configured)?.clone()))
+            }
+            _ => return None,
+        };
         let is_it = |found: &&Found| {
             found.image == view.configured
                 && found.digest == remote
@@ -211,6 +218,7 @@ impl Service {
             old_digest: old.and_then(|old| compare::shown_digest(old, None)),
             first_seen: found.first_seen,
             approved: found.approved,
+            unsigned,
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             fleet: self.fleet_hold(&view.configured, &remote),
@@ -242,14 +250,11 @@ impl Service {
         cause: &Cause,
         now: Timestamp,
     ) -> bool {
-        let asker = match cause {
-            Cause::Redeploy => Asker::Redeploy,
-            _ => self.asker(),
-        };
         let Some(rules) = self.rules(now) else { return false };
+        let rules = if *cause == Cause::Redeploy { rules.asked_by(Asker::Redeploy) } else { rules };
         let holds = |view: &ImageView| {
             let candidate = self.candidate(view, observation);
-            candidate.is_some_and(|candidate| rules.first_hold(&candidate, asker).is_some())
+            candidate.is_some_and(|candidate| rules.first_hold(&candidate).is_some())
         };
         // A variable moves all its images at once: each must be free to go.
         let lags = |other: &ImageView| match self.compared(other, observation) {
@@ -264,7 +269,8 @@ impl Service {
     /// What the gates go by; `None` where the service has none.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let Self { config, fleet, .. } = self;
-        let rules = Rules::of(&config.name, config.update.as_deref(), fleet, self.shares_gates(), now);
+        let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
+        let rules = Rules::of(&config.name, update, fleet, is_shared, self.asker(), now);
         rules.filter(|_| config.auto_update)
     }
 
@@ -275,10 +281,7 @@ impl Service {
 
     /// Why the first digest that waits does so.
     pub(super) fn waits(&self, now: Timestamp) -> Option<String> {
-        let rules = self.rules(now)?;
-        self.seen_candidates()
-            .iter()
-            .find_map(|candidate| Some(rules.first_hold(candidate, self.asker())?.why))
+        Some(self.rules(now)?.first_held(&self.seen_candidates())?.1.why)
     }
 
     /// Who wants the update that would begin now.
@@ -329,7 +332,6 @@ impl Service {
         let candidates = self.seen_candidates();
         self.plan_command_asks(&candidates, now);
         self.announce(&candidates, now);
-        self.announce_unsigned(now);
         self.recheck_when_lifted(now);
     }
 
@@ -340,36 +342,12 @@ impl Service {
         self.recheck_at = self.recheck_at.into_iter().chain(lifts).min();
     }
 
-    /// The same of digests that wait for a signature. Where it is not known whether they have one, the next check may know.
-    fn announce_unsigned(&mut self, now: Timestamp) {
-        let Some(seen) = &self.seen else { return };
-        let is_known = |image: &String| {
-            let unknown = |why: &Unsigned| matches!(why, Unsigned::Unknown(_) | Unsigned::Elsewhere(_));
-            !seen.unsigned.get(image).is_some_and(unknown)
-        };
-        let old = |image: &String| {
-            let view = seen.images.iter().find(|view| view.configured == *image)?;
-            compare::shown_digest(view.running.first().or(view.tagged.as_ref())?, None)
-        };
-        let unsigned = self.unsigned().into_iter().filter(|(image, _)| is_known(image));
-        let unsigned: Vec<_> = unsigned.map(|(image, held)| (old(&image), image, held)).collect();
-        for (old_digest, image, UnsignedDigest { digest, why }) in unsigned {
-            if !self.announces(&image, &digest) {
-                continue;
-            }
-            let gate = gates::unsigned(why);
-            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate }, now);
-        }
-    }
-
-    /// Tells of each digest once that it waits, and what for. What the gate command is asked about is told when it has
-    /// answered.
+    /// Tells of each digest once that it waits, and what for. Where that is not known yet, it is told later.
     pub(super) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
         for candidate in candidates {
-            let hold = self.rules(now).and_then(|rules| rules.first_hold(candidate, self.asker()));
-            let Some(gate) = hold else { continue };
-            let is_asked = gates::is_command(&gate) && candidate.command.is_none();
-            if is_asked || !self.announces(&candidate.image, &candidate.digest) {
+            let hold = self.rules(now).and_then(|rules| rules.first_hold(candidate));
+            let Some(gate) = hold.filter(|gate| gates::is_decided(gate, candidate)) else { continue };
+            if !self.announces(&candidate.image, &candidate.digest) {
                 continue;
             }
             let (image, digest) = (candidate.image.clone(), candidate.digest.clone());

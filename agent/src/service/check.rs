@@ -190,8 +190,7 @@ impl Service {
         if asked && self.wanted.is_none() {
             let has_blocked = !self.durable.blocked.is_empty();
             let has_not_found = !self.durable.not_found.is_empty();
-            let unsigned = || self.unsigned().into_values().next().map(|unsigned| unsigned.why);
-            let waits = undeployable.or_else(|| self.waits(now)).or_else(unsigned);
+            let waits = undeployable.or_else(|| self.waits(now));
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }

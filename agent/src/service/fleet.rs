@@ -205,7 +205,7 @@ impl Service {
         let holds = |service: &Self| {
             let seen = service.seen_candidates();
             let rules = service.rules(now);
-            let hold = |c: &Candidate| rules.and_then(|rules| rules.first_hold(c, service.asker()));
+            let hold = |c: &Candidate| rules.and_then(|rules| rules.first_hold(c));
             seen.iter().map(|candidate| hold(candidate).map(|gate| gate.gate)).collect::<Vec<_>>()
         };
         let (link, revision) = (self.fleet.link, self.fleet.revision);

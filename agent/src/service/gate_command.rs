@@ -8,7 +8,7 @@ use crate::ports::{GateAnswer, GateQuestion};
 use super::action::Action;
 use super::candidate::Candidate;
 use super::event::Fault;
-use super::gates::Rules;
+use super::gates::{Asker, Rules};
 use super::{Service, wording};
 
 /// A question to the gate command.
@@ -55,7 +55,9 @@ impl Service {
             return;
         };
         let is_shared = self.shares_gates();
-        let Some(rules) = Rules::of(&config.name, Some(update), &fleet, is_shared, now) else { return };
+        let Some(rules) = Rules::of(&config.name, Some(update), &fleet, is_shared, Asker::Cycle, now) else {
+            return;
+        };
         let candidate_of =
             |ask: &CommandAsk| candidates.iter().any(|c| c.image == ask.image && c.digest == ask.digest);
         self.command_asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));

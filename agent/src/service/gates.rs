@@ -15,6 +15,7 @@ use crate::ports::GateAnswer;
 
 use super::candidate::Candidate;
 use super::fleet::FleetView;
+use super::input::Unsigned;
 use super::status::{Snapshot, StatusContext};
 use super::wording::{self, seconds};
 
@@ -33,12 +34,12 @@ struct View<'a> {
     context: &'a StatusContext<'a>,
 }
 
-/// The gates before a digest is found, in the order in which they are asked; `signature` comes after the fleet's.
+/// The gates before a digest is found, in the order in which they are asked.
 const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, blocked, not_found, fault];
 
 /// Who wants an update to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asker {
+pub enum Asker {
     /// A poll cycle.
     Cycle,
     /// A person's `POST /trigger/<name>`.
@@ -55,14 +56,12 @@ struct DigestGate {
     passed_by: &'static [Asker],
 }
 
+const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 
-/// How many of [`DIGEST_GATES`] are the fleet's.
-const OF_FLEET: usize = 3;
-
-/// The gates of a digest, in the order of DECISIONS 7, where `signature` stands after the fleet's. It is asked before a
-/// digest counts as found. `project` is what they come to for other services that list the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 8] = [
+/// The gates of a digest, in the order of DECISIONS 7. `project` is what they come to for other services that list the same
+/// image (`shared.rs`).
+const DIGEST_GATES: [DigestGate; 9] = [
     DigestGate {
         word: "freeze",
         is_configured: |rules| rules.fleet.is_gating(),
@@ -80,6 +79,13 @@ const DIGEST_GATES: [DigestGate; 8] = [
         is_configured: |rules| rules.fleet.is_gating(),
         judge: ring,
         passed_by: &[Asker::Redeploy],
+    },
+    // Also what another service of the project asks for, which never passes it either.
+    DigestGate {
+        word: SIGNATURE,
+        is_configured: |rules| !rules.update.signed_by.is_empty() || rules.is_shared,
+        judge: signature,
+        passed_by: &[],
     },
     DigestGate {
         word: COMMAND,
@@ -149,41 +155,48 @@ impl<'a> Rules<'a> {
         update: Option<&'a UpdateConfig>,
         fleet: &'a FleetView,
         is_shared: bool,
+        asker: Asker,
         now: Timestamp,
     ) -> Option<Self> {
         let is_gated = update.is_some() || fleet.is_gating() || is_shared;
         let update = update.unwrap_or(&NO_GATES);
-        is_gated.then_some(Self { service, update, fleet, is_shared, asker: Asker::Cycle, now })
+        is_gated.then_some(Self { service, update, fleet, is_shared, asker, now })
+    }
+
+    /// The same where somebody else wants the update.
+    pub(super) fn asked_by(self, asker: Asker) -> Self {
+        Self { asker, ..self }
     }
 }
 
 impl Rules<'_> {
     /// The gates that hold a digest, in order.
-    fn holds<'a>(
-        &'a self,
-        candidate: &'a Candidate,
-        asker: Asker,
-    ) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
+    fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
         let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
-        let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
-        let rules = Self { asker, ..*self };
-        rows.map(move |row| (row.word, (row.judge)(&rules, candidate))).filter(|(_, gate)| gate.holds)
+        let rows = rows.filter(move |row| !row.passed_by.contains(&self.asker));
+        rows.map(move |row| (row.word, (row.judge)(self, candidate))).filter(|(_, gate)| gate.holds)
     }
 
-    /// The first gate that holds a digest back from this asker.
-    pub(super) fn first_hold(&self, candidate: &Candidate, asker: Asker) -> Option<Gate> {
-        self.holds(candidate, asker).map(|(_, gate)| gate).next()
+    /// The first gate that holds a digest.
+    pub(super) fn first_hold(&self, candidate: &Candidate) -> Option<Gate> {
+        self.holds(candidate).map(|(_, gate)| gate).next()
     }
 
-    /// When the next gate that holds a digest lets it go by itself.
+    /// The first of these digests that a gate holds, and the gate. What is shown and what is told go by this.
+    pub(super) fn first_held<'a>(&self, candidates: &'a [Candidate]) -> Option<(&'a Candidate, Gate)> {
+        candidates.iter().find_map(|candidate| Some((candidate, self.first_hold(candidate)?)))
+    }
+
+    /// When the next gate that holds a digest back from poll cycles lets it go by itself.
     pub(super) fn lifts_at(&self, candidate: &Candidate) -> Option<Timestamp> {
-        let lifts = self.holds(candidate, Asker::Cycle).filter_map(|(_, gate)| gate.lifts_at);
+        let rules = self.asked_by(Asker::Cycle);
+        let lifts = rules.holds(candidate).filter_map(|(_, gate)| gate.lifts_at);
         lifts.filter(|at| *at > self.now).min()
     }
 
     /// Whether all gates before the command let a digest go.
     pub(super) fn may_ask_command(&self, candidate: &Candidate) -> bool {
-        self.holds(candidate, Asker::Cycle).next().is_none_or(|(first, _)| {
+        self.holds(candidate).next().is_none_or(|(first, _)| {
             let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
             place(first) >= place(COMMAND)
         })
@@ -192,12 +205,6 @@ impl Rules<'_> {
     /// Whether the approval is what a digest waits for, be it with others.
     pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
         approval(self, candidate).holds
-    }
-
-    /// What the record says of a digest that waits.
-    pub(super) fn waiting(&self, candidate: &Candidate) -> Option<Waiting> {
-        let gate = self.first_hold(candidate, Asker::Cycle)?;
-        Some(waiting(&candidate.image, &candidate.digest, gate))
     }
 }
 
@@ -221,26 +228,21 @@ pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
     by(format!("POST /trigger/{service}"), held("blocked", why))
 }
 
-/// The gate of a digest that does not count as signed.
-pub(super) fn unsigned(why: String) -> Gate {
-    by("sign the image with a key of signed_by", held("signature", why))
-}
-
-/// Whether this is the gate of the command.
-pub(super) fn is_command(gate: &Gate) -> bool {
-    gate.gate == COMMAND
+/// Whether it is known what a digest waits for at this gate: the command has answered, the signatures were read.
+pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
+    let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere(_)));
+    match gate.gate.as_str() {
+        COMMAND => candidate.command.is_some(),
+        SIGNATURE => !is_unread,
+        _ => true,
+    }
 }
 
 /// How the first digest that is held, or else the first that was found, stands before each of its gates.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
-    let (update, fleet) = (view.config.update.as_deref(), &*view.snapshot.fleet);
-    let is_shared = view.snapshot.shares_gates;
-    let rules = Rules::of(&view.record.name, update, fleet, is_shared, view.context.now);
-    let candidates = &view.snapshot.candidates;
-    let is_held = |candidate: &&Candidate| {
-        rules.is_some_and(|rules| rules.first_hold(candidate, Asker::Cycle).is_some())
-    };
-    let candidate = candidates.iter().find(is_held).or(candidates.first());
+    let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
+    let held = rules.and_then(|rules| Some(rules.first_held(candidates)?.0));
+    let candidate = held.or(candidates.first());
     DIGEST_GATES.iter().map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => row.idle(view),
@@ -250,6 +252,15 @@ fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
 
 fn redeploy(rules: &Rules<'_>) -> String {
     format!("POST /redeploy/{}", rules.service)
+}
+
+/// Nobody can let it pass but who signs it (DECISIONS 7).
+fn signature(_: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(unsigned) = &candidate.unsigned else {
+        return open(SIGNATURE, "its signature counts");
+    };
+    let why = wording::unsigned(&candidate.image, &candidate.digest, unsigned);
+    by("sign the image with a key of signed_by", held(SIGNATURE, why))
 }
 
 fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -263,7 +274,7 @@ fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         Some(GateAnswer::Failed { fault, reason }) => {
             format!("{program} gave no answer ({fault}){}", because(reason))
         }
-        None => format!("{program} is being asked"),
+        None => format!("{program} has not answered yet"),
     };
     by(redeploy(rules), held(COMMAND, why))
 }
@@ -306,10 +317,7 @@ pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<
     let record = snapshot.record(context);
     let view = View { record: &record, snapshot, config, context };
     let before = GATES.iter().map(|gate| gate(&view));
-    let of_digest: Vec<Gate> = digest_gates(&view).collect();
-    let (of_fleet, own) = of_digest.split_at(OF_FLEET);
-    let between = of_fleet.iter().cloned().chain([signature(&view)]).chain(own.iter().cloned());
-    let gates: Vec<Gate> = before.chain(between).chain([schedule(&view)]).collect();
+    let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
     let answer = held.map_or_else(|| nothing_to_do(&view), |gate| gate.why.clone());
     WhyReport { service: record.name.clone(), answer, gates }
@@ -429,18 +437,6 @@ fn not_found(view: &View<'_>) -> Gate {
          registry has another digest"
     );
     by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
-}
-
-/// No signature counts: nobody can let it pass but who signs it (DECISIONS 7).
-fn signature(view: &View<'_>) -> Gate {
-    let word = "signature";
-    if let Some(first) = view.snapshot.unsigned.values().next() {
-        return unsigned(first.why.clone());
-    }
-    match &view.config.update {
-        Some(update) if !update.signed_by.is_empty() => open(word, "no image waits for a signature"),
-        _ => open(word, "no signature is asked for"),
-    }
 }
 
 /// A fault that is neither the engine's nor the registry's: a deployment that failed, or files that can't be used.

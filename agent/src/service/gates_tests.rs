@@ -7,7 +7,6 @@ use super::*;
 use crate::model::image::Digest;
 use crate::ports::PullProgress;
 use crate::service::boot::{Boot, StartReason};
-use crate::service::status::UnsignedDigest;
 use crate::service::tests::config;
 use crate::service::{Durable, Service};
 
@@ -37,7 +36,7 @@ fn asked(change: Change) -> WhyReport {
 
 #[test]
 fn each_gate_alone_holds_and_gives_the_answer() {
-    let cases: [(&str, &str, Change); 8] = [
+    let cases: [(&str, &str, Change); 7] = [
         ("config", "auto_update is false", |_, config, _| config.auto_update = false),
         ("engine", "connection refused", |_, _, context| {
             context.engine_error = Some("connection refused");
@@ -50,11 +49,6 @@ fn each_gate_alone_holds_and_gives_the_answer() {
         ("not_found", "has no digest", |snapshot, _, _| {
             snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
         }),
-        ("signature", "is not signed", |snapshot, _, _| {
-            let digest = Digest::of(b"new");
-            let unsigned = UnsignedDigest { digest, why: "web: 1 is not signed".to_owned() };
-            snapshot.unsigned = BTreeMap::from([("web".to_owned(), unsigned)]);
-        }),
         ("fault", "compose up failed", |snapshot, _, _| {
             snapshot.status.errored = Some("compose up failed".into());
         }),
@@ -66,6 +60,15 @@ fn each_gate_alone_holds_and_gives_the_answer() {
             report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
         assert_eq!(holding, [word, SCHEDULE]);
     }
+}
+
+#[test]
+fn every_gate_has_a_row_in_the_order_of_the_contract() {
+    let report = asked(|_, _, _| {});
+    let words: Vec<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
+    let before = ["config", "engine", "registry", "deploying", "blocked", "not_found", "fault"];
+    let of_digest = ["freeze", "immunity", "ring", "signature", "command", "approval", "min_age", "window"];
+    assert_eq!(words, [&before[..], &of_digest, &["project", SCHEDULE]].concat());
 }
 
 #[test]

@@ -40,7 +40,7 @@ mod assess;
 pub mod boot;
 pub mod candidate;
 mod check;
-mod clock_shift;
+pub mod clock_shift;
 mod compare;
 mod compose_run;
 mod event;
@@ -232,8 +232,8 @@ impl Service {
             last_input: now,
             gauges: alert::Gauges::default(),
         };
-        service.cap_first_seen(now);
         service.on_start(reason_to_start, now);
+        service.follow_clock(now);
         service.resume(reason_to_start, now);
         service.resume_in_swarm(reason_to_start, now);
         let entries = service.take_unsaid();

@@ -145,7 +145,7 @@ impl Service {
     fn free_candidates(&self, now: Timestamp) -> Vec<Candidate> {
         let Some(rules) = self.rules(now) else { return Vec::new() };
         let mut candidates = self.seen_candidates();
-        candidates.retain(|candidate| rules.first_hold(candidate, self.asker()).is_none());
+        candidates.retain(|candidate| rules.first_hold(candidate).is_none());
         candidates
     }
 

@@ -110,6 +110,8 @@ impl Service {
             // It will be noted with its own next check.
             first_seen: found.map_or(now, |found| found.first_seen),
             approved: found.is_some_and(|found| found.approved),
+            // `Unsigned::Elsewhere` says it, whoever asks.
+            unsigned: None,
             command: self.command_answer(&image.configured, digest).cloned(),
             fleet: None,
             others: Vec::new(),

@@ -80,6 +80,9 @@ pub struct Durable {
     /// They were deployed, but it failed.
     #[serde(alias = "files_owed")]
     pub files_pending: bool,
+    /// The clock by which all these times are meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<boot::NotedClock>,
 }
 
 impl Durable {

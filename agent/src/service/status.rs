@@ -17,9 +17,8 @@ use crate::ports::PullProgress;
 
 use super::assess::{Condition, Inactive};
 use super::candidate::Candidate;
-use super::compare::Comparison;
 use super::fleet::FleetView;
-use super::gates::{self, Rules};
+use super::gates::{self, Asker, Rules};
 use super::input::{ImageView, LocalImage, Observation};
 use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
@@ -56,27 +55,18 @@ pub struct Snapshot {
     pub candidates: Vec<Candidate>,
     /// The gates as configured.
     pub update: Option<Arc<UpdateConfig>>,
+    /// Who would get an update that begins now.
+    pub asker: Asker,
     /// Whether another service of the project may hold an image of this one.
     pub shares_gates: bool,
     /// What the registries gave instead of digests in the last check.
     pub registry_fault: Option<String>,
-    /// Images, as configured, that wait for a signature.
-    pub unsigned: BTreeMap<String, UnsignedDigest>,
     /// What is known of the fleet.
     pub fleet: Arc<FleetView>,
     /// What is about to be deployed or is being deployed, as the wardens were asked for it.
     pub leases: Vec<FleetAsk>,
     /// What the last deployment was asked for, if it has ended with a verdict.
     pub decided: Vec<FleetAsk>,
-}
-
-/// A digest without a signature that counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnsignedDigest {
-    /// What the registry has.
-    pub digest: Digest,
-    /// Why it does not count as signed, in words.
-    pub why: String,
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
@@ -131,13 +121,15 @@ impl Snapshot {
         if let Some((image, digest)) = self.declined.first_key_value() {
             return Some(gates::waiting(image, digest, gates::declined(&self.status.name, image, digest)));
         }
-        let (update, is_shared) = (self.update.as_deref(), self.shares_gates);
-        let rules = Rules::of(&self.status.name, update, &self.fleet, is_shared, now)?;
-        let unsigned = self.unsigned.first_key_value();
-        let unsigned = unsigned.map(|(image, UnsignedDigest { digest, why })| {
-            gates::waiting(image, digest, gates::unsigned(why.clone()))
-        });
-        unsigned.or_else(|| self.candidates.iter().find_map(|candidate| rules.waiting(candidate)))
+        let rules = self.rules(now)?;
+        let (candidate, gate) = rules.first_held(&self.candidates)?;
+        Some(gates::waiting(&candidate.image, &candidate.digest, gate))
+    }
+
+    /// What the gates go by; `None` where the service has none.
+    pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
+        let update = self.update.as_deref();
+        Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, self.asker, now)
     }
 }
 
@@ -213,9 +205,9 @@ impl Service {
             proven_at: durable.proven_at,
             candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
+            asker: self.asker(),
             shares_gates: self.shares_gates(),
             registry_fault: self.seen.as_deref().and_then(Observation::registry_fault),
-            unsigned: self.unsigned(),
             fleet: self.fleet.clone(),
             leases: self.leases(),
             decided: self.permits.decided.clone(),
@@ -226,20 +218,6 @@ impl Service {
     fn warnings(&self) -> impl Iterator<Item = String> {
         let undeployable = self.undeployable().filter(|_| self.config().auto_update);
         self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable)
-    }
-
-    /// Images that the registry has something newer of that does not count as signed.
-    pub(super) fn unsigned(&self) -> BTreeMap<String, UnsignedDigest> {
-        let Some(seen) = self.seen.as_ref().filter(|seen| !seen.unsigned.is_empty()) else {
-            return BTreeMap::new();
-        };
-        let held = |view: &&ImageView| self.compared(view, seen) == Comparison::Unsigned;
-        let why = |view: &ImageView| {
-            let (why, remote) = (seen.unsigned.get(&view.configured)?, view.remote.as_ref()?);
-            let why = wording::unsigned(&view.configured, remote, why);
-            Some((view.configured.clone(), UnsignedDigest { digest: remote.clone(), why }))
-        };
-        seen.images.iter().filter(held).filter_map(why).collect()
     }
 
     /// Warnings about containers that somebody else manages (DECISIONS 9).

@@ -2,6 +2,7 @@
 
 mod assess;
 mod boot;
+mod clock;
 mod fleet;
 mod gates;
 mod heal;
@@ -69,7 +70,7 @@ pub(super) fn config() -> ServiceConfig {
 }
 
 fn boot_of(now: &str, before: &str) -> Boot {
-    Boot { now: now.into(), before: before.into() }
+    Boot { now: now.into(), before: before.into(), ..Boot::default() }
 }
 
 /// A service in a story: time is a number of seconds, and what it says is collected.

@@ -92,3 +92,29 @@ fn a_newer_tag_a_way_back_at_risk_and_a_failure_elsewhere_are_on_the_row() {
     );
     assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1");
 }
+
+#[test]
+fn a_redeployment_names_the_images_that_keep_what_they_run() {
+    let stage = Stage::agent();
+    stage.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    let redeploy = "#rows .actions .button:nth-child(2)";
+    browser.wait("the button", &format!("document.querySelector('{redeploy}') !== null"));
+    let kept = |image: &str, gate: &str| json!({ "image": image, "digest": NEW, "gate": gate, "why": "…" });
+    stage.answer(
+        "POST /redeploy/shop",
+        200,
+        &json!({
+            "status": "redeploying", "service": "shop",
+            "kept": [kept("shop:latest", "blocked"), kept("<b>db</b>:1", "signature")],
+        }),
+    );
+    browser.click(redeploy);
+    browser.click("#dialog-yes");
+    browser.wait_notice(
+        "The redeployment of shop has begun. shop:latest keeps what it runs (blocked). \
+         <b>db</b>:1 keeps what it runs (signature).",
+    );
+    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
+}

@@ -35,6 +35,10 @@ impl Clock for SetClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_second(1_790_000_000 + self.0.load(Ordering::Relaxed)).unwrap()
     }
+
+    fn at_boot(&self) -> Timestamp {
+        Timestamp::from_second(1_790_000_000).unwrap()
+    }
 }
 
 /// The store's tables as maps.

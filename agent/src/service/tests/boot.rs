@@ -7,7 +7,7 @@ fn comes_back(story: &mut Story, boot: &str) {
     story.service.on_shutdown();
     let written = serde_json::to_vec(story.service.durable()).unwrap();
     let durable = serde_json::from_slice(&written).unwrap();
-    let boot = Boot { now: boot.into(), before: story.service.boot.now.clone() };
+    let boot = Boot { now: boot.into(), before: story.service.boot.now.clone(), ..Boot::default() };
     story.service =
         Service::new(story.service.config.clone(), durable, boot, StartReason::Start, story.now).0;
 }

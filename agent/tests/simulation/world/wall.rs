@@ -29,6 +29,10 @@ impl Clock for Wall {
     fn now(&self) -> Timestamp {
         self.steady.now() + SignedDuration::from_millis(self.ahead_by.load(Ordering::SeqCst))
     }
+
+    fn at_boot(&self) -> Timestamp {
+        self.steady.at_boot() + SignedDuration::from_millis(self.ahead_by.load(Ordering::SeqCst))
+    }
 }
 
 impl FakeWorld {

@@ -225,6 +225,10 @@ impl evenkeel_common::clock::Clock for SetClock {
     fn now(&self) -> Timestamp {
         at(0) + SignedDuration::from_secs(self.0.load(std::sync::atomic::Ordering::Relaxed))
     }
+
+    fn at_boot(&self) -> jiff::Timestamp {
+        jiff::Timestamp::UNIX_EPOCH
+    }
 }
 
 pub(crate) async fn what_nobody_needs_of_the_fleet_is_marked_and_then_removed(world: &dyn World) {
