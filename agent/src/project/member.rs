@@ -110,6 +110,11 @@ pub struct Member {
     held: VecDeque<(Timestamp, Input)>,
 }
 
+/// The machine's boot, as the clock has it now.
+fn boot(world: &World) -> Boot {
+    Boot { at: world.clock.at_boot(), ..world.boot.clone() }
+}
+
 impl Member {
     /// A service as it was left (`durable`), and the door to it.
     pub fn new(
@@ -119,7 +124,7 @@ impl Member {
         reason_to_start: StartReason,
     ) -> (Self, Handle) {
         let mut journal = Journal::new(world.commit.clone());
-        let (boot, now) = (Boot { at: world.clock.at_boot(), ..world.boot.clone() }, world.clock.now());
+        let (boot, now) = (boot(&world), world.clock.now());
         let (mut service, entries) =
             Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
         let mut known = world.fleet_view.clone();
@@ -218,7 +223,7 @@ impl Member {
         self.cycle = None;
         let durable = self.service.durable().clone();
         let (mut service, entries) =
-            Service::new(config, durable.clone(), self.world.boot.clone(), StartReason::Reload, now);
+            Service::new(config, durable.clone(), boot(&self.world), StartReason::Reload, now);
         service.set_fleet(self.world.fleet_view.borrow().clone());
         service.inherit_leases(&self.service);
         self.journal.begin(durable, service.durable(), entries);
