@@ -64,9 +64,13 @@ fn decisions_of_the_fleet_keep_their_shape() {
     let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
     assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
     assert_eq!((decisions.seen[0].digest.as_str(), decisions.seen[0].seconds_ago), ("sha256:bb", 7200));
-    let before = FleetDecisions { seen: Vec::new(), ..decisions };
+    assert_eq!(decisions.verdicts, 11);
+    let before = FleetDecisions { seen: Vec::new(), verdicts: 0, ..decisions };
     let text = serde_json::to_string(&before).expect("decisions are JSON");
-    assert!(!text.contains("seen"), "agents of before get what they know: {text}");
+    assert!(
+        !text.contains("seen") && !text.contains("verdicts"),
+        "agents of before get what they know: {text}"
+    );
     let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
     assert_eq!(none, FleetDecisions::default());
     let answer: FleetAnswer = survives(include_str!("golden/fleet_answer.json"));

@@ -15,7 +15,7 @@ use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
 use crate::config::PushConfig;
-use crate::ports::fleet::{Fleet, FleetError, Heard};
+use crate::ports::fleet::{Fleet, FleetError, Heard, Known};
 
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long a warden has to answer a question, the time that it was asked to wait left out.
@@ -127,8 +127,9 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 
 #[async_trait]
 impl Fleet for Wardens {
-    async fn decisions(&self, after: u64, wait: Duration) -> Result<Heard, FleetError> {
-        let path = format!("fleet?after={after}&wait={}", wait.as_secs());
+    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
+        let Known { revision, verdicts } = known;
+        let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
         let (decisions, headers): (FleetDecisions, _) =
             self.first(wait + REPORT, reqwest::Client::get, &path).await?;
         Ok(Heard { decisions, date: date(&headers) })
@@ -167,8 +168,8 @@ impl CurrentWardens {
 
 #[async_trait]
 impl Fleet for CurrentWardens {
-    async fn decisions(&self, after: u64, wait: Duration) -> Result<Heard, FleetError> {
-        self.wardens()?.decisions(after, wait).await
+    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
+        self.wardens()?.decisions(known, wait).await
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {

@@ -44,6 +44,7 @@ async fn decisions_are_asked_for_with_the_token_and_what_is_known() {
         .and(path("/base/fleet"))
         .and(query_param("after", "7"))
         .and(query_param("wait", "50"))
+        .and(query_param("verdicts", "5"))
         .and(header("authorization", "Bearer token-1"))
         .respond_with(
             ResponseTemplate::new(200)
@@ -52,7 +53,8 @@ async fn decisions_are_asked_for_with_the_token_and_what_is_known() {
         )
         .mount(&server)
         .await;
-    let heard = wardens(&[base(&server)]).decisions(7, Duration::from_secs(50)).await.unwrap();
+    let known = Known { revision: 7, verdicts: 5 };
+    let heard = wardens(&[base(&server)]).decisions(known, Duration::from_secs(50)).await.unwrap();
     assert_eq!(heard.decisions.revision, 8);
     assert_eq!(heard.date, "2026-01-01T00:02:00Z".parse().ok());
 }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 /// Asks the wardens of the fleet. No answer can make an agent deploy anything.
 #[async_trait]
 pub trait Fleet: Send + Sync + 'static {
-    /// The decisions in force; answered as soon as their revision differs from `after`, or after `wait`.
-    async fn decisions(&self, after: u64, wait: Duration) -> Result<Heard, FleetError>;
+    /// The decisions in force; answered as soon as they are not what is `known`, or after `wait`.
+    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError>;
 
     /// Asks whether a deployment may begin. It may take a lease; asking again renews that.
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError>;
@@ -20,6 +20,15 @@ pub trait Fleet: Send + Sync + 'static {
 
     /// Reports what runs on this machine.
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError>;
+}
+
+/// What was heard last of the decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Known {
+    /// [`FleetDecisions::revision`]
+    pub revision: u64,
+    /// [`FleetDecisions::verdicts`]
+    pub verdicts: u64,
 }
 
 /// What a warden has answered.

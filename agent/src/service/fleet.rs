@@ -58,6 +58,9 @@ pub struct FleetView {
     /// Since when the fleet has known what tags name, by this machine's clock.
     #[serde(skip)]
     pub seen: Vec<Seen>,
+    /// Changes with verdicts on what was found here: who was told to wait may be answered otherwise.
+    #[serde(skip)]
+    pub verdicts: u64,
     /// Ring of this machine.
     #[serde(skip)]
     pub ring: u8,
@@ -95,7 +98,7 @@ impl FleetView {
     #[must_use]
     pub fn heard(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
         let ahead = date.map(|date| now.duration_since(date)).filter(|ahead| ahead.abs() >= CLOCK_OFF);
-        let FleetDecisions { revision, freezes, failed, seen } = decisions;
+        let FleetDecisions { revision, freezes, failed, seen, verdicts } = decisions;
         let latest = now.checked_add(LONGEST_FREEZE).unwrap_or(Timestamp::MAX);
         let freezes = freezes.into_iter().take(MOST).map(|freeze| {
             let left = SignedDuration::from_secs(i64::try_from(freeze.seconds_left).unwrap_or(i64::MAX));
@@ -112,6 +115,7 @@ impl FleetView {
         Self {
             link: Link::Present,
             revision,
+            verdicts,
             freezes: freezes.collect(),
             failed: failed.collect(),
             seen: seen.into_iter().take(MOST).map(|seen| self.seen_at(seen, now)).collect(),
@@ -139,8 +143,10 @@ impl FleetView {
     #[must_use]
     pub fn away(&self, now: Timestamp) -> Self {
         let link = match self.link {
+            // Nobody is missed.
+            Link::None => Link::None,
             Link::Away { since } => Link::Away { since },
-            _ => Link::Away { since: now },
+            Link::Unknown | Link::Present => Link::Away { since: now },
         };
         // How long ago it was is not certain for long: the clock may be set.
         Self { link, seen: Vec::new(), ..self.clone() }
@@ -208,13 +214,12 @@ impl Service {
             let hold = |c: &Candidate| rules.and_then(|rules| rules.first_hold(c));
             seen.iter().map(|candidate| hold(candidate).map(|gate| gate.gate)).collect::<Vec<_>>()
         };
-        let (link, revision) = (self.fleet.link, self.fleet.revision);
+        let said = |fleet: &FleetView| (fleet.revision, fleet.verdicts, std::mem::discriminant(&fleet.link));
+        let said_before = said(&self.fleet);
         let was_gating = self.fleet.is_gating();
         let before = holds(self);
         self.fleet = view;
-        if self.fleet.revision != revision
-            || std::mem::discriminant(&self.fleet.link) != std::mem::discriminant(&link)
-        {
+        if said(&self.fleet) != said_before {
             self.permits.ask_again();
         }
         self.take_fleets_word();

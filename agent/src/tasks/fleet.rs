@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::PROGRAM;
 use crate::config::PushConfig;
 use crate::config::active::Watch;
-use crate::ports::fleet::{Fleet, FleetError};
+use crate::ports::fleet::{Fleet, FleetError, Known};
 use crate::project::worker::Record;
 use crate::service::fleet::{FleetView, Link};
 
@@ -29,8 +29,8 @@ const PACE: Duration = Duration::from_millis(500);
 const IMPATIENT_PACE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// How long no warden may answer before the fleet counts as away.
-const SILENCE: SignedDuration = SignedDuration::from_secs(30);
+/// How long no warden may answer, after the first question in vain, before the fleet counts as away.
+const SILENCE: Duration = Duration::from_secs(30);
 /// How long a fleet that was there must be denied before it counts as gone; and how often a warden is asked that knows of
 /// none.
 const GONE: SignedDuration = SignedDuration::from_hours(1);
@@ -109,17 +109,22 @@ impl FleetListener {
     /// Asks again and again.
     async fn poll(&self) {
         let (mut pause, mut is_first) = (FIRST_PAUSE, true);
-        let (mut silent_since, mut gone_since) = (None, None);
+        let (mut away_at, mut gone_since) = (None, None);
         loop {
             let begin = Instant::now();
-            let after = self.view.borrow().revision;
+            let known = {
+                let view = self.view.borrow();
+                Known { revision: view.revision, verdicts: view.verdicts }
+            };
             // The first answer tells that there is a warden.
             let wait = if is_first { Duration::ZERO } else { WAIT };
             let now = || self.clock.now();
-            match self.fleet.decisions(after, wait).await {
+            match self.away_from(away_at, self.fleet.decisions(known, wait)).await {
                 Ok(heard) => {
-                    (silent_since, gone_since, pause) = (None, None, FIRST_PAUSE);
-                    let is_news = heard.decisions.revision != after;
+                    (away_at, gone_since, pause) = (None, None, FIRST_PAUSE);
+                    let Known { revision, verdicts } = known;
+                    let is_news =
+                        (heard.decisions.revision, heard.decisions.verdicts) != (revision, verdicts);
                     let known = self.view.borrow().clone();
                     self.show(known.heard(heard.decisions, heard.date, now())).await;
                     let is_early = !is_news && !is_first && begin.elapsed() < WAIT / 2;
@@ -127,6 +132,7 @@ impl FleetListener {
                     is_first = false;
                 }
                 Err(FleetError::NoFleet) => {
+                    away_at = None;
                     let since = *gone_since.get_or_insert_with(now);
                     let known = self.view.borrow().clone();
                     let was_there = matches!(known.link, Link::Present | Link::Away { .. });
@@ -142,17 +148,29 @@ impl FleetListener {
                 }
                 Err(FleetError::Away(why)) => {
                     tracing::debug!("no warden answers: {why}");
-                    let since = *silent_since.get_or_insert_with(now);
-                    if now().duration_since(since) >= SILENCE {
-                        let known = self.view.borrow().clone();
-                        self.show(known.away(now())).await;
-                    }
                     is_first = true;
-                    tokio::time::sleep(jitter(pause)).await;
+                    away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
+                    self.away_from(away_at, tokio::time::sleep(jitter(pause))).await;
                     pause = LAST_PAUSE.min(pause * 2);
                 }
             }
         }
+    }
+
+    /// Waits for something; shows that the fleet is away as soon as it counts as that. Neither a question that nobody
+    /// answers nor a long pause puts that off.
+    async fn away_from<T>(&self, away_at: Option<Instant>, future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        if let Some(at) = away_at {
+            tokio::select! {
+                biased;
+                done = &mut future => return done,
+                () = tokio::time::sleep_until(at) => {}
+            }
+            let known = self.view.borrow().clone();
+            self.show(known.away(self.clock.now())).await;
+        }
+        future.await
     }
 
     /// Shows and keeps what is known from now on, and says when the fleet goes and comes.
@@ -183,4 +201,89 @@ impl FleetListener {
 /// Between three quarters of the pause and all of it, so that many agents do not come back at the same instant.
 fn jitter(pause: Duration) -> Duration {
     pause.mul_f64(1.0 - fastrand::f64() / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use evenkeel_common::clock::TokioClock;
+    use evenkeel_common::config::Configuration;
+    use evenkeel_common::store::MemoryStore;
+    use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
+    use jiff::Timestamp;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::config::active::ActiveConfig;
+    use crate::ports::fleet::Heard;
+
+    /// A warden that answers once, and then takes some time to give no answer.
+    struct Gone {
+        takes: Duration,
+        /// When questions ended in vain.
+        failed: Mutex<Vec<Instant>>,
+        asked: Mutex<Vec<Known>>,
+    }
+
+    const HEARD: Known = Known { revision: 3, verdicts: 2 };
+
+    #[async_trait]
+    impl Fleet for Gone {
+        async fn decisions(&self, known: Known, _: Duration) -> Result<Heard, FleetError> {
+            self.asked.lock().unwrap().push(known);
+            if known != HEARD {
+                let Known { revision, verdicts } = HEARD;
+                let decisions = FleetDecisions { revision, verdicts, ..FleetDecisions::default() };
+                return Ok(Heard { decisions, date: None });
+            }
+            tokio::time::sleep(self.takes).await;
+            self.failed.lock().unwrap().push(Instant::now());
+            Err(FleetError::Away("no connection".to_owned()))
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_is_away_half_a_minute_after_the_first_question_in_vain() {
+        // The pauses between two questions, and a question that hangs, are longer than what is left of the time.
+        for takes in [Duration::ZERO, Duration::from_secs(10), Duration::from_secs(25)] {
+            let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
+            let said = Arc::new(Mutex::new(Vec::new()));
+            let sink = said.clone();
+            let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
+            let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
+            let link = Link::Unknown;
+            let listener = FleetListener {
+                fleet: gone.clone(),
+                replace: Box::new(|_| Ok(())),
+                view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
+                store: Arc::new(MemoryStore::default()),
+                active: watch::channel(active).1,
+                clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
+                record: Arc::new(move |entry| sink.lock().unwrap().push((entry.event, Instant::now()))),
+            };
+            let _ = timeout(Duration::from_mins(5), listener.poll()).await;
+            let first = gone.failed.lock().unwrap()[0];
+            let said = said.lock().unwrap().clone();
+            assert_eq!(said, [(Kind::FLEET_AWAY, first + SILENCE)], "once, {takes:?}");
+            let asked = gone.asked.lock().unwrap().clone();
+            assert_eq!(asked[..2], [Known::default(), HEARD]);
+            assert!(asked.len() < 14, "{takes:?}: it was asked {} times", asked.len());
+        }
+    }
 }

@@ -23,6 +23,15 @@ pub struct FleetDecisions {
     /// What the tags of the agent's images name, as far as machines of the fleet have seen it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<SeenDigest>,
+    /// Changes with every verdict on a digest that the agent has found and does not run: a question that was answered
+    /// with "wait" may now be answered otherwise. 0 without one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub verdicts: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A digest that a tag names, and how long the fleet has known that (DECISIONS 7, *first seen*).

@@ -36,6 +36,8 @@ pub(super) struct Fleet {
     view: std::sync::Mutex<View>,
     rules: std::sync::Mutex<(Rules, FuseRule)>,
     revision: watch::Sender<u64>,
+    /// Wakes agents that wait when there may be something for them.
+    news: watch::Sender<()>,
     /// Who takes a lease here holds it, so that a thousand that ask at once do not race for one value.
     turn: tokio::sync::Mutex<()>,
     /// Polls that came to this warden.
@@ -60,11 +62,15 @@ impl Fleet {
     /// Takes values as the store has them now, and wakes those who wait for another revision.
     pub(super) fn apply(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
         let mut view = self.view();
+        let mut is_news = false;
         for (name, Versioned { revision, value }) in values {
-            view.apply(&name, revision, &value);
+            is_news |= view.apply(&name, revision, &value);
         }
         let revision = view.revision();
         self.revision.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+        if is_news {
+            self.news.send_replace(());
+        }
     }
 }
 
@@ -74,9 +80,20 @@ impl Collector {
         *self.fleet.rules.lock().unwrap_or_else(PoisonError::into_inner) = (rules, fuse);
     }
 
-    /// The revision of the decisions, and its changes.
-    pub fn fleet_revision(&self) -> watch::Receiver<u64> {
-        self.fleet.revision.subscribe()
+    /// The revision of the decisions.
+    pub fn fleet_revision(&self) -> u64 {
+        *self.fleet.revision.borrow()
+    }
+
+    /// Waits until an agent would hear something else than it has. `verdicts`: [`FleetDecisions::verdicts`], where it knows
+    /// of that.
+    pub async fn news_for(&self, agent: &str, revision: u64, verdicts: Option<u64>) {
+        let mut news = self.fleet.news.subscribe();
+        let has_other = || {
+            let view = self.fleet.view();
+            view.revision() != revision || verdicts.is_some_and(|known| view.verdicts_for(agent) != known)
+        };
+        while !has_other() && news.changed().await.is_ok() {}
     }
 
     /// The decisions in force for an agent.

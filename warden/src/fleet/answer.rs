@@ -153,12 +153,13 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     if ready >= need {
         return None;
     }
+    // A verdict wakes who waits for one (`FleetDecisions::verdicts`); how long it must stand is known.
     let again = waits.get(need - 1).map_or(60, |wait| u64::try_from(wait.as_secs()).unwrap_or(0) + 1);
     let why = format!(
         "ring {ring} waits: {ready} of {need} machines of lower rings have it proven for {}",
         format_duration(soak)
     );
-    Some(hold(Permission::Wait, "ring", why, again.clamp(TURN, LONGEST), None))
+    Some(hold(Permission::Wait, "ring", why, again.clamp(1, LONGEST), None))
 }
 
 fn proven_since(

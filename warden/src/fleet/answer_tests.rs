@@ -209,3 +209,15 @@ fn no_more_machines_than_allowed_deploy_an_image_at_once() {
     world.record = record(&[("z", "updated", 0), ("a", "updated", 2)]);
     assert_eq!(world.word("c", 0, 3), GO, "the verdict of one makes room");
 }
+
+#[test]
+fn who_waits_for_a_ring_is_told_when_the_soak_is_over() {
+    let mut world = World::new(&[]);
+    world.machines = vec![("a", reported(0, |_| {}))];
+    assert_eq!(world.ask("x", 1, 1).again, 60, "a verdict wakes it before that");
+    world.record = record(&[("a", "updated", 10)]);
+    for (soak, now, again) in [(4, 11, 4), (4, 13, 2), (1800, 11, 300)] {
+        world.rules.soak = soak;
+        assert_eq!(world.ask("x", 1, now).again, again, "{soak} s, at {now}");
+    }
+}

@@ -86,7 +86,8 @@ impl Decisions {
             seconds_left: u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0) + 1,
             ..freeze.clone()
         });
-        FleetDecisions { revision, freezes: freezes.collect(), failed: self.failed.clone(), seen: Vec::new() }
+        let failed = self.failed.clone();
+        FleetDecisions { revision, freezes: freezes.collect(), failed, ..FleetDecisions::default() }
     }
 
     /// Freezes; `None` while there are too many. `id` is that of the entry.

@@ -39,25 +39,30 @@ pub struct View {
 }
 
 impl View {
-    /// Takes a value with its revision, unless a later one is known. One that is not understood counts as empty.
-    pub fn apply(&mut self, name: &str, revision: u64, value: &[u8]) {
+    /// Takes a value with its revision, unless a later one is known. One that is not understood counts as empty. Whether
+    /// agents that wait may have something to hear.
+    pub fn apply(&mut self, name: &str, revision: u64, value: &[u8]) -> bool {
         let known = self.revisions.entry(name.to_owned()).or_default();
         if revision <= *known {
-            return;
+            return false;
         }
         *known = revision;
         set(&mut self.gone, name, retention::marked_at(value));
         if name == DECISIONS {
             self.decisions = parse(value).unwrap_or_default();
-        } else if name == POLLS {
-            self.polls = parse(value).unwrap_or_default();
         } else if let Some(agent) = name.strip_prefix(inventory::PREFIX) {
             set(&mut self.inventories, agent, parse(value));
         } else if name.starts_with("verdicts/") {
             set(&mut self.records, name, parse(value));
-        } else if name.starts_with("leases/") {
-            set(&mut self.leases, name, parse(value));
+        } else {
+            if name == POLLS {
+                self.polls = parse(value).unwrap_or_default();
+            } else if name.starts_with("leases/") {
+                set(&mut self.leases, name, parse(value));
+            }
+            return false;
         }
+        true
     }
 
     /// What the store need not keep any longer. `machines` are the configured agents.
@@ -83,6 +88,16 @@ impl View {
         self.revisions.get(DECISIONS).copied().unwrap_or(0)
     }
 
+    /// The revision of the latest verdict on a digest that an agent has found and does not run; 0 without one.
+    pub fn verdicts_for(&self, agent: &str) -> u64 {
+        let found = self.inventories.get(agent).into_iter().flat_map(|reported| &reported.inventory.images);
+        let revision = |image: &InventoryImage| {
+            let digest = image.available.as_deref().filter(|found| image.digest.as_deref() != Some(found))?;
+            self.revisions.get(&verdict::name(repository(&image.image), digest)).copied()
+        };
+        found.filter_map(revision).max().unwrap_or(0)
+    }
+
     /// The decisions.
     pub fn decisions(&self) -> &Decisions {
         &self.decisions
@@ -97,6 +112,7 @@ impl View {
         found.failed =
             found.failed.into_iter().filter_map(|failed| self.withheld_from(agent, failed)).collect();
         found.seen = self.seen_by(agent, machines, now);
+        found.verdicts = self.verdicts_for(agent);
         found
     }
 

@@ -106,7 +106,11 @@ pub(super) fn history() -> Doc {
         .query("q", "Only with this text in message, reason, output, container or digest.", word())
         .query("since", "Not before.", time())
         .query("until", "Before.", time())
-        .query("before", "Only ids less than this: `next` of the page before.", number())
+        .query(
+            "before",
+            "Only ids less than this: `next` of the page before, which may have few entries or none.",
+            number(),
+        )
         .query("limit", "How many; more than 500 is 500.", json!({ "type": "integer", "minimum": 1 }))
         .json::<HistoryPage>(200, "One page.");
     away(bad(doc))
@@ -115,6 +119,11 @@ pub(super) fn history() -> Doc {
 pub(super) fn decisions() -> Doc {
     let doc = of_agent("The decisions that cover the agent: its long poll.")
         .query("after", "The revision that is known: the answer waits for another one.", number())
+        .query(
+            "verdicts",
+            "`verdicts` as it is known: the answer waits for another one of these, too.",
+            number(),
+        )
         .query("wait", "How long it may wait, in seconds; more than 60 is 60.", number())
         .json::<FleetDecisions>(200, "The decisions in force.")
         .json::<ErrorBody>(429, "The agent has too many long polls.");

@@ -23,8 +23,8 @@ const MAX_IMAGES: usize = 1000;
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 1024;
 
-/// `GET /fleet`: the decisions that cover the agent, at once when they are not those of `after`, else after a change or
-/// when `wait` is over.
+/// `GET /fleet`: the decisions that cover the agent, at once when they are not those of `after` or when there are other
+/// verdicts than `verdicts` says, else after a change or when `wait` is over.
 pub(super) async fn decisions(api: Api, request: Request) -> Response {
     let id = match authenticate(&api, &request.headers, &request.arrival) {
         Ok(id) => id,
@@ -34,9 +34,11 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
         None => Ok(None),
         Some(value) => value.parse::<u64>().map(Some).map_err(|_| format!("{name} is not a whole number")),
     };
-    let (after, wait) = match (number("after"), number("wait")) {
-        (Ok(after), Ok(wait)) => (after, wait.unwrap_or(0).min(MAX_WAIT)),
-        (Err(fault), _) | (_, Err(fault)) => return error(StatusCode::BAD_REQUEST, fault),
+    let numbers =
+        (|| Ok::<_, String>((number("after")?, number("wait")?.unwrap_or(0), number("verdicts")?)))();
+    let (after, wait, verdicts) = match numbers {
+        Ok((after, wait, verdicts)) => (after, wait.min(MAX_WAIT), verdicts),
+        Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
     };
     let Some(_permit) = api.polls.acquire(id.clone()) else {
         return too_many("this agent polls too often at once, or too many agents do", 10);
@@ -45,11 +47,10 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
     if config.agents.iter().any(|agent| agent.id == id && agent.url.is_none()) {
         api.collector.record_poll(&id).await;
     }
-    let mut revision = api.collector.fleet_revision();
     if let Some(after) = after {
-        let changed = revision.wait_for(|known| *known != after);
+        let news = api.collector.news_for(&id, after, verdicts);
         tokio::select! {
-            _ = timeout(Duration::from_secs(wait), changed) => {}
+            _ = timeout(Duration::from_secs(wait), news) => {}
             () = config.streams.cancelled() => {}
         }
     }
@@ -91,7 +92,7 @@ pub(super) async fn inventory(api: Api, request: Request) -> Response {
     }
     match api.collector.report(&agent, inventory).await {
         Ok(()) => {
-            let fleet = *api.collector.fleet_revision().borrow();
+            let fleet = api.collector.fleet_revision();
             json(StatusCode::OK, &InventoryReply { status: "accepted".to_owned(), fleet })
         }
         Err(fault) => store_away(&fault),

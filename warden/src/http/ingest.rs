@@ -84,7 +84,7 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
         api.metrics.count_ingest_refusal(IngestRefusal::StoreAway);
         return store_away(&fault);
     }
-    let fleet = *api.collector.fleet_revision().borrow();
+    let fleet = api.collector.fleet_revision();
     json(StatusCode::OK, &IngestReply { status: "accepted".to_owned(), fleet, rejected })
 }
 

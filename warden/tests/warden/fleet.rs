@@ -119,6 +119,40 @@ async fn one_machine_is_hurt_and_the_others_learn() {
 }
 
 #[tokio::test]
+async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
+    let warden = TestWarden::start();
+    let found = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
+        "available": DIGEST}]});
+    parsed(&post(&warden, "/inventory", &bearer(B), &found).await);
+    let (a, b) = (bearer(A), bearer(B));
+    let polls = async |path: &str, headers: &str| parsed(&warden.get(path, headers).await);
+    let first = polls("/fleet", &b).await;
+    assert_eq!((&first["revision"], &first["verdicts"]), (&json!(0), &Value::Null));
+    let verdicts = async |number| {
+        sleep(Duration::from_millis(300)).await;
+        parsed(&warden.post(A, &verdict("updated", number)).await)
+    };
+    let started = Instant::now();
+    let (woken, proven) = tokio::join!(polls("/fleet?after=0&wait=60&verdicts=0", &b), verdicts(1));
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert_eq!(proven["fleet"], 0, "it is no decision");
+    let known = woken["verdicts"].as_u64().filter(|known| *known > 0).unwrap();
+    // What is known, what is about another digest, and what an agent of before does not ask for, wake nobody.
+    let (path, started) = (format!("/fleet?after=0&wait=1&verdicts={known}"), Instant::now());
+    let still = polls(&path, &b).await;
+    assert_eq!(still["verdicts"], known);
+    let (other, _) = tokio::join!(polls("/fleet?after=0&wait=1&verdicts=0", &a), verdicts(2));
+    assert_eq!(other["verdicts"], Value::Null);
+    polls("/fleet?after=0&wait=1", &b).await;
+    assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
+    // It is deployed: nothing of it is waited for any more.
+    let runs = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": DIGEST}]});
+    parsed(&post(&warden, "/inventory", &bearer(B), &runs).await);
+    assert_eq!(polls(&path, &b).await["verdicts"], Value::Null);
+    warden.finish().await;
+}
+
+#[tokio::test]
 async fn three_rollbacks_of_different_images_freeze_the_fleet_once() {
     let warden = TestWarden::start();
     for (seq, image) in [(1, "r/a"), (2, "r/b"), (3, "r/c"), (4, "r/d")] {

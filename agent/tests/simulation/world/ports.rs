@@ -12,7 +12,7 @@ use evenkeel_agent::model::{
     Container, ContainerEvent, EngineError, Members, RegistryError, SignatureError, SignatureVerdict,
     SwarmError, Usage,
 };
-use evenkeel_agent::ports::fleet::{Fleet, FleetError, Heard};
+use evenkeel_agent::ports::fleet::{Fleet, FleetError, Heard, Known};
 use evenkeel_agent::ports::{
     Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Swarm, Tags,
     Urgency,
@@ -287,7 +287,7 @@ impl GateCommand for FakeWorld {
 /// There is no fleet.
 #[async_trait]
 impl Fleet for FakeWorld {
-    async fn decisions(&self, _: u64, _: Duration) -> Result<Heard, FleetError> {
+    async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
         Err(FleetError::NoFleet)
     }
 
