@@ -76,7 +76,7 @@ impl Event {
 enum Lifecycle {
     /// It stays as it is.
     Active,
-    /// It is configured no more, and goes when no deployment is under way.
+    /// It is configured no more, and goes when no deployment is under way and its leases are given back.
     Retiring,
     /// It goes on under another configuration as soon as no step is under way, at the latest at this time.
     Changing(Arc<ServiceConfig>, oneshot::Sender<()>, Instant),
@@ -178,10 +178,15 @@ impl Member {
     pub(super) fn is_leaving(&self) -> bool {
         match &self.lifecycle {
             Lifecycle::Active | Lifecycle::Changing(..) => false,
-            Lifecycle::Retiring => !self.service.durable().is_deploying(),
+            Lifecycle::Retiring => self.is_retired() && !self.service.has_leases(),
             Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
             Lifecycle::Over => true,
         }
+    }
+
+    /// Whether it is configured no more, and nothing that it has begun is left to be ended.
+    fn is_retired(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Retiring) && !self.service.durable().is_deploying()
     }
 
     fn may_be_interrupted(&self, at: Instant) -> bool {
@@ -204,6 +209,8 @@ impl Member {
         if let Err(error) = self.commit(draft, Vec::new(), now).await {
             tracing::error!(service = self.name(), %error, "the last state could not be written");
         }
+        // Its verdict may be new.
+        self.publish();
     }
 
     /// Takes over another configuration if it is time for that; whether it has. What was under way is left as it would
@@ -268,7 +275,8 @@ impl Member {
         if !matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Retiring) {
             return false;
         }
-        self.is_touched || self.journal.may_retry() || self.service.wake_at(now).is_some_and(|at| at <= now)
+        let is_awake = || self.service.wake_at(now).is_some_and(|at| at <= now);
+        self.is_touched || self.journal.may_retry() || (!self.is_retired() && is_awake())
     }
 
     /// Begins everything that is to be done now.
@@ -280,7 +288,7 @@ impl Member {
         }
         loop {
             let mut draft = self.service.clone();
-            let action = draft.next(now);
+            let action = if self.is_retired() { draft.lease_to_return(now) } else { draft.next(now) };
             if self.commit(draft, Vec::new(), now).await.is_err() {
                 return;
             }
@@ -322,6 +330,7 @@ impl Member {
             }
             Command::Retire(reply) => {
                 self.lifecycle = Lifecycle::Retiring;
+                self.service.retire();
                 // Whoever does not wait for the answer learns of the end.
                 let _ = reply.send(self.service.durable().is_deploying());
             }
@@ -455,6 +464,9 @@ impl Member {
         }
         if let Some(wait) = self.journal.waits() {
             return Some(wait);
+        }
+        if self.is_retired() {
+            return None;
         }
         let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
         let due = self.service.wake_at(now).map(until);

@@ -40,6 +40,8 @@ pub(super) struct Permits {
     releasing: Vec<FleetAsk>,
     /// What the last deployment was asked for, if it has ended with a verdict: that ends the lease.
     pub(super) decided: Vec<FleetAsk>,
+    /// The service is configured no more: nothing that is not under way begins.
+    is_retired: bool,
 }
 
 /// A question to the warden, and what came of it.
@@ -222,7 +224,7 @@ impl Service {
     }
 
     /// A lease that nothing comes of any more, to be given back.
-    pub(super) fn lease_to_return(&mut self, now: Timestamp) -> Option<Action> {
+    pub fn lease_to_return(&mut self, now: Timestamp) -> Option<Action> {
         let leases = self.leases();
         let at = leases.iter().position(|ask| !self.needs_lease(ask, now));
         self.permits.leased = leases;
@@ -245,12 +247,28 @@ impl Service {
         let Some(permit) = permit.filter(|permit| !matches!(permit.state, PermitState::Held(_))) else {
             return false;
         };
+        if self.permits.is_retired {
+            return permit.state == PermitState::Asking;
+        }
         // What a check finds decides.
         let is_checking = self.checking || self.check_due;
         let is_free = |free: &Candidate| free.image == permit.image && free.digest == permit.digest;
         let is_wanted =
             || self.wanted == Some(Cause::Update) && self.free_candidates(now).iter().any(is_free);
         permit.state == PermitState::Asking || is_checking || is_wanted()
+    }
+
+    /// It is configured no more: what it has asked for and not begun is given back.
+    pub fn retire(&mut self) {
+        self.permits.is_retired = true;
+    }
+
+    /// Whether it has, may be about to get, or is giving back a lease.
+    pub fn has_leases(&self) -> bool {
+        let is_asking = |permit: &Permit| permit.state == PermitState::Asking;
+        !self.leases().is_empty()
+            || !self.permits.releasing.is_empty()
+            || self.permits.asked.iter().any(is_asking)
     }
 
     /// Takes over what a service with another configuration may have leased.

@@ -11,7 +11,7 @@ use evenkeel_common::wire::{
 use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, UpdateConfig};
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference};
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 
@@ -61,6 +61,9 @@ pub struct Snapshot {
     pub shares_gates: bool,
     /// What the registries gave instead of digests in the last check.
     pub registry_fault: Option<String>,
+    /// What containers were made from, per image as configured, where that is not what is configured: the env file may set
+    /// another tag (`tag_variable`).
+    pub in_force: BTreeMap<String, Reference>,
     /// What is known of the fleet.
     pub fleet: Arc<FleetView>,
     /// What is about to be deployed or is being deployed, as the wardens were asked for it.
@@ -208,10 +211,17 @@ impl Service {
             asker: self.asker(),
             shares_gates: self.shares_gates(),
             registry_fault: self.seen.as_deref().and_then(Observation::registry_fault),
+            in_force: self.in_force(),
             fleet: self.fleet.clone(),
             leases: self.leases(),
             decided: self.permits.decided.clone(),
         }
+    }
+
+    fn in_force(&self) -> BTreeMap<String, Reference> {
+        let images = self.config().images.iter();
+        let other = images.filter(|image| *self.reference_of(image) != image.reference);
+        other.map(|image| (image.configured.clone(), self.reference_of(image).clone())).collect()
     }
 
     /// What the operator should know of the service besides its status.

@@ -43,6 +43,7 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         asker: Asker::Cycle,
         shares_gates: false,
         registry_fault: None,
+        in_force: BTreeMap::new(),
         fleet: Arc::default(),
         leases: Vec::new(),
         decided: Vec::new(),

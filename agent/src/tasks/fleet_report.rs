@@ -2,9 +2,9 @@
 //!
 //! Both follow from what the services show, so that nothing is lost with a message: a lease is renewed as long as its
 //! deployment is under way, and kept until the verdict has arrived. A service gives back itself what nothing came of
-//! (`service/permit.rs`); for one that is gone it is done here.
+//! (`service/permit.rs`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::ports::fleet::Fleet;
 use crate::project::services::Services;
 use crate::project::worker::Handle;
 use crate::service::fleet::{FleetView, Link};
+use crate::service::status::Snapshot;
 
 /// How often it is looked whether the inventory has changed.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -98,31 +99,34 @@ impl FleetReporter {
 
     async fn leases(&self) {
         let mut kept: BTreeMap<String, Lease> = BTreeMap::new();
+        // Those of services that are configured no more, too, until they have ended.
+        let mut doors: Vec<watch::Receiver<Arc<Snapshot>>> = Vec::new();
         let mut view = self.view.clone();
         loop {
             // Where no warden decides anything, there are no leases to look for.
             if kept.is_empty() && view.wait_for(|view| view.link != Link::None).await.is_err() {
                 return std::future::pending().await;
             }
-            let workers = self.services.workers();
-            let (mut held, mut decided, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
-            for worker in workers.iter() {
-                names.insert(worker.config.name.clone());
-                let snapshot = worker.snapshot.borrow();
+            for worker in self.services.workers().iter() {
+                if !doors.iter().any(|door| door.same_channel(&worker.snapshot)) {
+                    doors.push(worker.snapshot.clone());
+                }
+            }
+            let (mut held, mut decided) = (Vec::new(), Vec::new());
+            for door in &mut doors {
+                let snapshot = door.borrow_and_update();
                 held.extend(snapshot.leases.iter().cloned());
                 decided.extend(snapshot.decided.iter().cloned());
             }
-            let todo = reconcile(&mut kept, &held, &decided, &names, Instant::now(), &self.push);
-            let renew = todo.renew.iter().map(|ask| async {
+            // What a service that has ended showed last counts once more: its verdict may not have been seen.
+            doors.retain(|door| door.has_changed().is_ok());
+            let renew = reconcile(&mut kept, &held, &decided, Instant::now(), &self.push);
+            let renew = renew.iter().map(|ask| async {
                 if let Err(error) = self.fleet.ask(ask).await {
                     tracing::debug!(image = ask.image, "a lease could not be renewed: {error}");
                 }
             });
-            let release = todo.release.iter().map(|ask| async {
-                // One that is not given back ends by itself.
-                let _ = self.fleet.release(ask).await;
-            });
-            futures_util::future::join(join_all(renew), join_all(release)).await;
+            join_all(renew).await;
             sleep(LOOK_EVERY).await;
         }
     }
@@ -131,7 +135,8 @@ impl FleetReporter {
 fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> Vec<InventoryImage> {
     let snapshot = worker.snapshot.borrow();
     let image = |configured: &crate::config::ConfiguredImage| {
-        let reference = configured.reference.to_string();
+        let reference = snapshot.in_force.get(&configured.configured).unwrap_or(&configured.reference);
+        let reference = reference.to_string();
         let runs = record.images.iter().flatten().find(|image| image.image == reference);
         let candidate = snapshot.candidates.iter().find(|found| found.image == configured.configured);
         let waiting = record.waiting.as_ref().filter(|waiting| waiting.image == configured.configured);
@@ -158,38 +163,27 @@ struct Lease {
     decided: Option<(Instant, u64)>,
 }
 
-/// What is to be asked for once more, and what is to be given back.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Todo {
-    renew: Vec<FleetAsk>,
-    release: Vec<FleetAsk>,
-}
-
 fn key(ask: &FleetAsk) -> String {
     format!("{} {} {}", ask.service, ask.image, ask.digest)
 }
 
-/// What follows from the leases that are in use (`held`) and those whose deployment has its verdict (`decided`). `services`
-/// are those that there are.
+/// What is to be asked for once more, by the leases that are in use (`held`) and those whose deployment has its verdict
+/// (`decided`).
 fn reconcile(
     kept: &mut BTreeMap<String, Lease>,
     held: &[FleetAsk],
     decided: &[FleetAsk],
-    services: &BTreeSet<String>,
     now: Instant,
     push: &PushProgress,
-) -> Todo {
+) -> Vec<FleetAsk> {
     for ask in held {
         let fresh = || Lease { ask: ask.clone(), renewed: now, decided: None };
         kept.entry(key(ask)).or_insert_with(fresh).decided = None;
     }
-    let mut todo = Todo::default();
+    let mut renew = Vec::new();
     kept.retain(|name, lease| {
         if held.iter().all(|ask| key(ask) != *name) {
             if lease.decided.is_none() && decided.iter().all(|ask| key(ask) != *name) {
-                if !services.contains(&lease.ask.service) {
-                    todo.release.push(lease.ask.clone());
-                }
                 return false;
             }
             let (since, mark) = *lease.decided.get_or_insert_with(|| (now, (push.mark)()));
@@ -200,11 +194,11 @@ fn reconcile(
         }
         if now.duration_since(lease.renewed) >= RENEW_EVERY {
             lease.renewed = now;
-            todo.renew.push(lease.ask.clone());
+            renew.push(lease.ask.clone());
         }
         true
     });
-    todo
+    renew
 }
 
 #[cfg(test)]
@@ -227,36 +221,29 @@ mod tests {
         };
         let mut kept = BTreeMap::new();
         let start = Instant::now();
-        let services = |count| ["web".to_owned()].into_iter().take(count).collect();
-        let mut of = |seconds, held: &[FleetAsk], decided: &[FleetAsk], count| {
-            let now = start + Duration::from_secs(seconds);
-            let todo = reconcile(&mut kept, held, decided, &services(count), now, &push);
-            (todo.renew.len(), todo.release.len(), kept.len())
+        let mut at = |seconds, held: &[FleetAsk], decided: &[FleetAsk]| {
+            let renewed = reconcile(&mut kept, held, decided, start + Duration::from_secs(seconds), &push);
+            (renewed.len(), kept.len())
         };
         let (a, b) = ([ask("sha256:a")], [ask("sha256:b")]);
-        // The service of one that does not begin is gone, and cannot give it back itself.
-        assert_eq!(of(0, &b, &[], 1), (0, 0, 1));
-        assert_eq!(of(1, &[], &[], 0), (0, 1, 0));
-        assert_eq!(of(2, &[], &[], 0), (0, 0, 0));
-        let mut at = |seconds, held: &[FleetAsk], decided: &[FleetAsk]| of(seconds, held, decided, 1);
-        assert_eq!(at(0, &a, &[]), (0, 0, 1));
-        assert_eq!(at(29, &a, &[]), (0, 0, 1));
-        assert_eq!(at(30, &a, &[]), (1, 0, 1));
-        assert_eq!(at(31, &a, &[]), (0, 0, 1));
+        assert_eq!(at(0, &a, &[]), (0, 1));
+        assert_eq!(at(29, &a, &[]), (0, 1));
+        assert_eq!(at(30, &a, &[]), (1, 1));
+        assert_eq!(at(31, &a, &[]), (0, 1));
         // Its verdict is recorded, and not delivered yet.
-        assert_eq!(at(40, &[], &a), (0, 0, 1));
-        assert_eq!(at(61, &[], &a), (1, 0, 1));
+        assert_eq!(at(40, &[], &a), (0, 1));
+        assert_eq!(at(61, &[], &a), (1, 1));
         delivered.store(true, Ordering::Relaxed);
-        assert_eq!(at(62, &[], &a), (0, 0, 0));
+        assert_eq!(at(62, &[], &a), (0, 0));
         // It stays decided, and nothing follows from that any more.
-        assert_eq!(at(63, &[], &a), (0, 0, 0));
+        assert_eq!(at(63, &[], &a), (0, 0));
         // One that does not begin, or ends without a verdict, is given back by its service.
-        assert_eq!(at(70, &b, &a), (0, 0, 1));
-        assert_eq!(at(71, &[], &[]), (0, 0, 0));
+        assert_eq!(at(70, &b, &a), (0, 1));
+        assert_eq!(at(71, &[], &[]), (0, 0));
         // A verdict that never arrives does not keep it for ever.
         delivered.store(false, Ordering::Relaxed);
         at(80, &b, &[]);
-        assert_eq!(at(81, &[], &b).2, 1);
-        assert_eq!(at(81 + 300, &[], &b).2, 0);
+        assert_eq!(at(81, &[], &b).1, 1);
+        assert_eq!(at(81 + 300, &[], &b).1, 0);
     }
 }

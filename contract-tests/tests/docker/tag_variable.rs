@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use contract_tests::{Agent, Image, Kill, Pushed, Shape, World, wait_for};
+use contract_tests::{Agent, FakeWarden, Image, Kill, Pushed, Shape, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 use serde_json::{Value, json};
 
@@ -293,4 +293,30 @@ mod a_newer_tag_ends_proven_when_killed_at {
 
 mod a_bad_newer_tag_ends_undone_when_killed_at {
     killed_at! { true: write_tag start probation diagnose rollback verify_rollback unpin }
+}
+
+#[test]
+fn the_inventory_names_the_tag_in_force() {
+    let stage = Stage::new("tags-fleet");
+    stage.push("1.27.1", &Image::good("v2"));
+    let warden = FakeWarden::start();
+    let update = json!({"tags": "~1.27", "tag_variable": "WEB_TAG", "approve": true});
+    let entry = stage.world.entry("web", &["web:1.27.0"]);
+    let env_file = stage.env_file.to_str().expect("the path is text");
+    let config = stage.world.config([entry.set("env_file", env_file).set("update", update)]);
+    let agent = stage.world.agent_with(config.set("push", warden.push()), &[]);
+    let reported = |tag: &str, is_behind: bool| {
+        wait_for(&format!("the inventory to name {tag}"), || {
+            let heard = warden.heard("POST /inventory");
+            let image = heard.last().map(|heard| heard.body["images"][0].clone()).unwrap_or_default();
+            let is_it = image["image"] == format!("{}/web:{tag}", stage.world.host)
+                && image["digest"].is_string()
+                && image["available"].is_string() == is_behind;
+            if is_it { Ok(()) } else { Err(format!("{heard:#?}")) }
+        });
+    };
+    reported("1.27.0", true);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    reported("1.27.1", false);
 }

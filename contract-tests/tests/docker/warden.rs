@@ -80,7 +80,10 @@ fn decisions_come_by_the_long_poll_and_a_revision_that_goes_back_is_believed() {
     let machine = Machine::new("warden-poll", |_| {});
     machine.hears(freeze(5, in_an_hour(), 3600));
     let first = &machine.warden.heard("GET /fleet")[0];
-    assert_eq!(first.line, "GET /fleet?after=0&wait=0", "the first one tells that there is a warden");
+    assert_eq!(
+        first.line, "GET /fleet?after=0&wait=0&verdicts=0",
+        "the first one tells that there is a warden"
+    );
     machine.offer("v2");
     assert!(machine.wait_gate("freeze").contains("launch"));
     assert_eq!(machine.warden.heard("POST /fleet/ask").len(), 0, "it is asked last");
@@ -248,4 +251,39 @@ fn a_lease_that_came_too_late_is_given_back_at_once() {
     assert_eq!(given_back.body, machine.warden.heard("POST /fleet/ask")[0].body);
     machine.wait_gate("freeze");
     assert_eq!(machine.agent.entries(&Kind::UPDATED), []);
+}
+
+#[test]
+fn a_service_that_is_configured_no_more_gives_back_the_lease_that_it_is_about_to_get() {
+    let mut machine = Machine::new("warden-removed", |_| {});
+    machine.wait_link();
+    // The answer takes its time.
+    machine.warden.decide_while_asked(nothing(2));
+    machine.offer("v2");
+    wait_for("the warden to be asked", || match machine.warden.heard("POST /fleet/ask").len() {
+        0 => Err(format!("{:#?}", machine.agent.service("web"))),
+        _ => Ok(()),
+    });
+    machine.agent.reload(|config| config["services"] = json!([]));
+    let given_back = wait_for("the lease to be given back", || {
+        let heard = machine.warden.heard("POST /fleet/release");
+        heard.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.heard("POST /fleet")))
+    });
+    assert_eq!(given_back.body, machine.warden.heard("POST /fleet/ask")[0].body);
+    machine.agent.wait_entry(&Kind::CONFIG_RELOADED, 1);
+    assert_eq!(machine.agent.entries(&Kind::UPDATED), []);
+    machine.world.assert_runs("web", "v1");
+}
+
+#[test]
+fn a_service_that_is_configured_no_more_keeps_the_lease_of_its_deployment() {
+    let mut machine = Machine::new("warden-removed-late", |_| {});
+    machine.wait_link();
+    machine.world.push("web", &Image::healthy("v2"));
+    machine.agent.trigger("web");
+    machine.agent.wait_step("probation", 1);
+    machine.agent.reload(|config| config["services"] = json!([]));
+    machine.agent.wait_entry(&Kind::UPDATED, 1);
+    assert_eq!(machine.warden.heard("POST /fleet/release").len(), 0, "others wait for its verdict");
+    machine.world.assert_runs("web", "v2");
 }

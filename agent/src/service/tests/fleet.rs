@@ -159,6 +159,47 @@ fn a_service_with_another_configuration_gives_back_what_it_does_not_want() {
 }
 
 #[test]
+fn a_service_that_is_configured_no_more_gives_back_what_it_has_not_begun() {
+    // It is told between the answer and the begin, or before the answer.
+    for is_answered in [true, false] {
+        let mut story = story(present());
+        assert!(story.asks_fleet());
+        let go = || Ok(answer(Permission::Go, 30));
+        if is_answered {
+            story.fleet_answers(go());
+        }
+        story.service.retire();
+        if !is_answered {
+            assert_eq!((story.service.lease_to_return(story.now), story.service.has_leases()), (None, true));
+            story.fleet_answers(go());
+        }
+        assert_eq!(story.service.lease_to_return(story.now), Some(Action::ReleaseFleet(question())));
+        assert!(story.service.has_leases(), "it is being given back");
+        story.input(Input::FleetReleased(question()));
+        assert!(!story.service.has_leases());
+    }
+    // What is under way keeps it.
+    let mut story = story(present());
+    assert!(story.asks_fleet());
+    assert!(story.fleet_answers(Ok(answer(Permission::Go, 30))).begins());
+    story.service.retire();
+    assert_eq!((story.service.lease_to_return(story.now), story.service.leases()), (None, vec![question()]));
+}
+
+#[test]
+fn who_waits_asks_again_when_there_is_another_verdict() {
+    let mut story = story(present());
+    assert!(story.asks_fleet());
+    story.fleet_answers(Ok(answer(Permission::Wait, 60)));
+    assert_eq!(story.gate().as_deref(), Some("ring"));
+    story.at(5).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() }))).check(found('2'));
+    assert!(story.asks_fleet());
+    story.fleet_answers(Ok(answer(Permission::Wait, 60)));
+    story.at(6).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() })));
+    assert!(!story.service.check_due, "nothing is new");
+}
+
+#[test]
 fn a_deployment_that_ends_without_a_verdict_gives_its_lease_back() {
     let mut story = story(present());
     assert!(story.asks_fleet());

@@ -160,6 +160,16 @@ fn a_tag_that_a_person_has_written_is_deployed_without_touching_the_line() {
 }
 
 #[test]
+fn the_tag_in_force_is_shown_where_it_is_not_the_configured_one() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    let shown = |story: &Story| story.service.snapshot(PullProgress::default()).in_force;
+    assert_eq!(shown(story.check(newer('1'))), BTreeMap::new());
+    let mut seen = newer('1');
+    (seen.images[0].from, seen.images[0].newer) = (tagged("2"), None);
+    assert_eq!(shown(story.check(seen)), BTreeMap::from([(IMAGE.to_owned(), tagged("2"))]));
+}
+
+#[test]
 fn all_images_of_the_variable_move_together_or_not_at_all() {
     let twin = Reference::parse(TWIN).unwrap();
     let mut config = with_variable(UpdateConfig::default());
