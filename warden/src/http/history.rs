@@ -33,10 +33,10 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
 /// An agent's id stands for what it calls itself in its entries, too: those of the warden about it have its id.
 async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
     let keep = api.collector.keep();
-    let page = keep.history(query).await?;
     let name = query.machine.as_ref().and_then(|agent| api.collector.machine_name(agent));
-    let Some(name) = name else { return Ok(page) };
-    let other = keep.history(&Query { machine: Some(name), ..query.clone() }).await?;
+    let Some(name) = name else { return keep.history(query).await };
+    let named = Query { machine: Some(name), ..query.clone() };
+    let (page, other) = tokio::try_join!(keep.history(query), keep.history(&named))?;
     Ok(page.merged(other, query.limit))
 }
 

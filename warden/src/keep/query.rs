@@ -1,14 +1,21 @@
 //! What a person looks for in the history, and one page of what is found.
 
+use std::time::Duration;
+
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::Stored;
 
 /// Most entries on one page.
 pub const MAX_PAGE: usize = 500;
-/// Entries that are looked at for one page. A page that has not found enough by then ends there, and the next one goes on.
+/// Entries that are looked at for one page, and how long, as soon as some were. A page that has not found enough by then
+/// ends there, and the next one goes on. How long entries take depends on the store, the machine and what else goes on
+/// there, so that their number alone is no bound.
 pub const SCAN_BUDGET: usize = 10_000;
+const SCAN_TIME: Duration = Duration::from_millis(15);
+const SCAN_LEAST: usize = 500;
 
 /// What is looked for; all that is given must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +164,7 @@ pub(super) struct Collect<'a> {
     query: &'a Query,
     needle: Option<String>,
     limit: usize,
+    begun: Instant,
     seen: usize,
     page: Page,
 }
@@ -165,12 +173,20 @@ impl<'a> Collect<'a> {
     /// An empty page.
     pub(super) fn new(query: &'a Query) -> Self {
         let limit = query.limit.clamp(1, MAX_PAGE);
-        Self { query, needle: query.needle(), limit, seen: 0, page: Page::default() }
+        let begun = Instant::now();
+        Self { query, needle: query.needle(), limit, begun, seen: 0, page: Page::default() }
+    }
+
+    /// Whether no further entry is looked at.
+    pub(super) fn is_over(&self) -> bool {
+        self.page.entries.len() >= self.limit
+            || self.seen >= SCAN_BUDGET
+            || (self.seen >= SCAN_LEAST && self.begun.elapsed() >= SCAN_TIME)
     }
 
     /// Whether the page takes another entry. When it does not, `id` is where the next page begins.
     pub(super) fn takes(&mut self, id: u64) -> bool {
-        let takes = self.page.entries.len() < self.limit && self.seen < SCAN_BUDGET;
+        let takes = !self.is_over();
         if !takes {
             self.page.next = Some(id + 1);
         }

@@ -8,10 +8,10 @@ use tokio_postgres::{Client, Row};
 use super::fault::Fault;
 use super::{count, number, plain};
 use crate::keep::query::{Collect, Field};
-use crate::keep::{News, Page, Position, Query, SCAN_BUDGET, Stored, Usage, Versioned};
+use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 
-/// Most entries that one statement looks at for a page.
-const CHUNK: usize = 2500;
+/// Most entries that one statement looks at for a page: they take a few milliseconds.
+const CHUNK: usize = 1000;
 
 /// [`crate::keep::Keep::news`]
 pub(super) async fn news(client: &Client, after: Position, limit: usize) -> Result<News, Fault> {
@@ -61,9 +61,8 @@ pub(super) async fn history(client: &Client, query: &Query) -> Result<Page, Faul
     let micros = |time: Option<Timestamp>| time.map(Timestamp::as_microsecond);
     let (since, until) = (micros(query.since), micros(query.until));
     let mut page = Collect::new(query);
-    let (mut before, mut size, mut seen) = (query.before, query.limit.max(1) + 1, 0);
-    // One more than is looked at: it tells whether there is more.
-    while seen <= SCAN_BUDGET {
+    let (mut before, mut size) = (query.before, query.limit.max(1) + 1);
+    loop {
         let (id, limit) = (number(before), number(size as u64));
         let mut asked: Vec<(&(dyn ToSql + Sync), Type)> = vec![
             (&id, Type::INT8),
@@ -85,12 +84,11 @@ pub(super) async fn history(client: &Client, query: &Query) -> Result<Page, Faul
             page.look(before, row.try_get::<_, Option<&str>>(1)?.unwrap_or_default());
         }
         if rows.len() < size {
-            break;
+            return Ok(page.finish());
         }
-        seen += rows.len();
-        size = (size * 4).min(CHUNK);
+        // One more than is looked at tells whether there is more.
+        size = if page.is_over() { 1 } else { (size * 4).min(CHUNK) };
     }
-    Ok(page.finish())
 }
 
 /// [`crate::keep::Keep::value`]
