@@ -232,12 +232,30 @@ fn milliseconds(sorted: &[Duration], share: f64) -> f64 {
     sorted[place].as_secs_f64() * 1000.0
 }
 
+fn total(entries: &[Arc<AtomicU64>]) -> u64 {
+    entries.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+}
+
+/// Waits until all frames have come, or none has for 10 s: a client that lags has missed nothing. How long they came.
+async fn until_nothing_comes(entries: &[Arc<AtomicU64>], expected: u64) -> Duration {
+    let start = Instant::now();
+    let (mut got, mut last) = (total(entries), start);
+    while got < expected && last.elapsed() < Duration::from_secs(10) {
+        sleep(Duration::from_millis(20)).await;
+        let now = total(entries);
+        if now > got {
+            (got, last) = (now, Instant::now());
+        }
+    }
+    last - start
+}
+
 async fn load(warden: &Warden) {
     let tasks = TaskSet::new();
-    let (entries, missed, ready) =
-        (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (missed, ready) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let entries: Vec<Arc<AtomicU64>> = (0..CLIENTS).map(|_| Arc::default()).collect();
     let done = Arc::new(AtomicBool::new(false));
-    for _ in 0..CLIENTS {
+    for entries in &entries {
         tasks
             .spawn("client", follow(warden.at, entries.clone(), missed.clone(), ready.clone(), done.clone()));
     }
@@ -270,13 +288,10 @@ async fn load(warden: &Warden) {
     let mut latencies = latencies.lock().unwrap().clone();
     latencies.sort_unstable();
     let expected = (RATE * SECONDS) * CLIENTS as u64;
-    let wait = Instant::now();
-    while entries.load(Ordering::Relaxed) < expected && wait.elapsed() < Duration::from_secs(10) {
-        sleep(Duration::from_millis(20)).await;
-    }
+    let behind = until_nothing_comes(&entries, expected).await;
     done.store(true, Ordering::Relaxed);
     tasks.finish(Duration::from_secs(5)).await;
-    let (got, gaps) = (entries.load(Ordering::Relaxed), missed.load(Ordering::Relaxed));
+    let (got, gaps) = (total(&entries), missed.load(Ordering::Relaxed));
     println!(
         "ingest: {} entries over {AGENTS} connections in {took:.1} s: {:.0}/s",
         latencies.len(),
@@ -289,7 +304,15 @@ async fn load(warden: &Warden) {
         milliseconds(&latencies, 0.999),
         milliseconds(&latencies, 1.0)
     );
-    println!("fan-out to {CLIENTS} clients: {got} of {expected} frames, {gaps} gaps reported");
+    println!(
+        "fan-out to {CLIENTS} clients: {got} of {expected} frames, {gaps} gaps reported, the last {:.1} s after the last entry",
+        behind.as_secs_f64()
+    );
+    for (client, count) in entries.iter().map(|count| count.load(Ordering::Relaxed)).enumerate() {
+        if count != RATE * SECONDS {
+            println!("  client {client} got {count} of {}", RATE * SECONDS);
+        }
+    }
     println!("warden meanwhile: {:.0} % of one core, {memory:.0} MiB", cpu / took * 100.0);
     assert!(got == expected && gaps == 0, "a client missed entries");
 }

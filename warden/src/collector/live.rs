@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(1);
 struct Reader {
     collector: Arc<Collector>,
     subscription: Subscription<Arc<str>>,
-    /// Id of the last entry that it got, or before which its replay begins.
+    /// Id of the last entry that it got, or before which its replay begins; 0 before any entry was known.
     last: u64,
     /// Read from the store, and not given yet.
     ready: VecDeque<Stored>,
@@ -76,8 +76,10 @@ impl Reader {
                     self.last = id;
                     return Some(frame(id, line));
                 }
-                // It came before anything was known: it begins with what is in memory now.
-                Item::Missed(_) if self.last == 0 => {}
+                // It came before anything was known, and begins where the view has begun since.
+                Item::Missed(count) if self.last == 0 => {
+                    (self.last, self.behind) = (self.collector.begin(), count);
+                }
                 Item::Missed(count) => self.behind = (self.last + 1).saturating_add(count),
             }
         }
@@ -99,4 +101,77 @@ impl Reader {
 
 fn frame(id: u64, data: Arc<str>) -> Frame {
     Frame::Event { name: None, id: Some(id), data }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use evenkeel_common::clock::SystemClock;
+    use evenkeel_common::supervisor::TaskSet;
+    use evenkeel_common::wire::FleetEntry;
+    use futures_util::StreamExt;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::collector::BUFFERED_ENTRIES;
+    use crate::fleet::testing;
+    use crate::keep::embedded::Embedded;
+    use crate::keep::{Keep, Retention};
+
+    /// More than are kept in memory.
+    const BURST: u64 = BUFFERED_ENTRIES as u64 + 300;
+
+    fn entries(first: u64, count: u64) -> Vec<FleetEntry> {
+        let entry = |seq| FleetEntry {
+            seq: Some(seq),
+            message: seq.to_string(),
+            ..testing::entry("a", "checked", "web", "d")
+        };
+        (first..first + count).map(entry).collect()
+    }
+
+    async fn messages(frames: &mut Pin<Box<impl Stream<Item = Frame>>>, count: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        for _ in 0..count {
+            let Some(Frame::Event { data, .. }) = frames.next().await else { panic!("an entry") };
+            let entry: FleetEntry = serde_json::from_str(&data).unwrap();
+            found.push(entry.message.parse().unwrap());
+        }
+        found
+    }
+
+    /// Viewers who come before the first entry, and are not woken before all of a burst is there.
+    #[tokio::test]
+    async fn a_viewer_who_comes_first_misses_nothing_of_a_burst() {
+        // What was there before the warden began, and whether it has read that when the viewer comes.
+        for (before, is_read) in [(0, true), (0, false), (60, true), (60, false)] {
+            let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
+            let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+            let collector = |keep| {
+                let retention = Retention { days: 90, bytes: 1 << 40 };
+                Collector::new(keep, ["a".to_owned()], retention, Arc::new(SystemClock))
+            };
+            if before > 0 {
+                let (earlier, task) = collector(keep.clone());
+                let stop = CancellationToken::new();
+                tasks.spawn("earlier", task.run(stop.clone()));
+                earlier.store(entries(1, before)).await.unwrap();
+                stop.cancel();
+            }
+            let (collector, mut task) = collector(keep);
+            if is_read {
+                task.prepare().await;
+            }
+            let mut frames = Box::pin(collector.follow(None).await);
+            tasks.spawn("collector", task.run(stop.clone()));
+            collector.store(entries(before + 1, BURST)).await.unwrap();
+            let first = before.saturating_sub(sse::REPLAY as u64) + 1;
+            let all: Vec<u64> = (first..=before + BURST).collect();
+            let found = messages(&mut frames, all.len() as u64).await;
+            assert!(found == all, "{before} {is_read}: begins with {:?}", found.first());
+            stop.cancel();
+            assert!(tasks.finish(Duration::from_secs(10)).await);
+        }
+    }
 }

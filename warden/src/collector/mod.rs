@@ -10,7 +10,7 @@ mod task;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
@@ -56,6 +56,8 @@ pub struct Collector {
     keep: Arc<dyn Keep>,
     machines: Mutex<Machines>,
     entries: Journal<Arc<str>>,
+    /// Id before the first entry of the view, since it has begun.
+    begin: OnceLock<u64>,
     jobs: mpsc::Sender<Job>,
     store: watch::Sender<StoreState>,
     /// When the store was last read to its end.
@@ -106,6 +108,7 @@ impl Collector {
             keep,
             machines: Mutex::new(Machines::new(ids)),
             entries: Journal::weighed(BUFFERED_ENTRIES, 0, BUFFERED_BYTES, |entry: &Arc<str>| entry.len()),
+            begin: OnceLock::new(),
             jobs,
             store: watch::Sender::new(StoreState::default()),
             read_at: Mutex::new(Instant::now()),
@@ -208,6 +211,11 @@ impl Collector {
     /// The last entries that are in memory, oldest first.
     pub fn recent(&self, count: usize) -> Vec<Arc<str>> {
         self.entries.recent(count)
+    }
+
+    /// Id before the first entry of the view; 0 where the store was empty, or was not read yet.
+    fn begin(&self) -> u64 {
+        self.begin.get().copied().unwrap_or(0)
     }
 
     fn lock(&self) -> MutexGuard<'_, Machines> {

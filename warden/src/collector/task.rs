@@ -170,6 +170,8 @@ impl Task {
     async fn load(&self) -> Result<Position, KeepError> {
         let query = Query { limit: sse::REPLAY, ..Query::default() };
         let last = self.collector.keep.history(&query).await?.entries;
+        // One that was begun before goes on: who follows it has come before the entries that are read now.
+        self.collector.begin.get_or_init(|| last.last().map_or(0, |first| first.id.saturating_sub(1)));
         for entry in last.iter().rev() {
             self.collector.entries.append_as(entry.id, entry.line.as_str().into());
         }
