@@ -66,6 +66,17 @@ fn a_filter_searches_the_whole_history_and_shows_nothing_with_gaps() {
         200,
         &json!({ "entries": [], "next": 100 }),
     );
+    // Pages that find nothing are gone through, but not without end.
+    stage.answer(
+        "GET /history?limit=100&before=100&service=mail&event=updated&q=entry",
+        200,
+        &json!({ "entries": [], "next": 90 }),
+    );
+    stage.answer(
+        "GET /history?limit=100&before=90&service=mail&event=updated&q=entry",
+        200,
+        &json!({ "entries": [], "next": 90 }),
+    );
     let browser = Browser::start();
     browser.open(&format!("{}?service=mail&kind=updated&text=entry", stage.url()));
     browser.wait("what is found", &format!("{VISIBLE} === 2"));

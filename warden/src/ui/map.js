@@ -115,25 +115,53 @@ function showGrid(columns) {
   }
   reconcile(byId("map-rows"), mapRows, (row) => row.repository, () => mapRow(columns));
   const rows = [...byId("map-rows").children];
-  if (rows.length && !byId("map-rows").querySelector("td[tabindex=\"0\"]")) rows[0].cells[1]?.setAttribute("tabindex", "0");
+  rows.filter((row) => !row.hidden).slice(0, FIRST_ROWS).forEach((row) => row.fill());
+  if (rows.length && !byId("map-rows").querySelector("td[tabindex=\"0\"]")) {
+    rows[0].fill();
+    rows[0].cells[1]?.setAttribute("tabindex", "0");
+  }
+  fillSoon();
+}
+
+// Rows that get their cells at once: about a screen of them. The others get theirs when these are on the screen and nobody
+// waits for anything else.
+const FIRST_ROWS = 12;
+const whenIdle = window.requestIdleCallback?.bind(window)
+  ?? ((work) => setTimeout(() => work({ timeRemaining: () => 0 }), 20));
+function fillSoon() {
+  clearTimeout(fillSoon.timer);
+  fillSoon.timer = setTimeout(() => whenIdle(fillRows), 200);
+}
+
+function fillRows(deadline) {
+  const empty = [...byId("map-rows").children].filter((row) => row.cells.length === 1);
+  for (const row of empty) {
+    row.fill();
+    row.classList.add("later");
+    if (deadline.timeRemaining() < 5) break;
+  }
+  if (empty.length > 1) whenIdle(fillRows);
 }
 
 function mapRow(columns) {
   const name = h("th", { role: "rowheader", scope: "row", class: "said" });
-  const cells = columns.map(mapCell);
-  const node = h("tr", { role: "row" }, name, ...cells.map((cell) => cell.node));
+  const node = h("tr", { role: "row" }, name);
+  let cells;
+  const showCells = () => cells.forEach((cell, index) => cell.update(node.row.places.get(columns[index])));
+  node.fill = () => {
+    if (cells) return;
+    cells = columns.map(mapCell);
+    showCells();
+    node.append(...cells.map((cell) => cell.node));
+  };
   return {
     node,
     update(row) {
       node.row = row;
       says(name, row.repository);
-      let fits = mapView === "all";
-      for (const [index, cell] of cells.entries()) {
-        const all = row.places.get(columns[index]);
-        cell.update(all);
-        fits ||= Boolean(all?.some((one) => VIEWS[mapView][1](one.state)));
-      }
-      shows(node, fits);
+      if (cells) showCells();
+      const isWanted = (all) => all.some((one) => VIEWS[mapView][1](one.state));
+      shows(node, mapView === "all" || [...row.places.values()].some(isWanted));
     },
   };
 }
@@ -195,6 +223,7 @@ byId("map").addEventListener("keydown", (event) => {
   const rows = [...byId("map-rows").children].filter((row) => !row.hidden);
   const within = (n, most) => Math.min(Math.max(n, 0), most);
   const row = rows[within(rows.indexOf(cell.parentNode) + step[0], rows.length - 1)];
+  row.fill();
   goTo(row.cells[within(cell.cellIndex + step[1], row.cells.length - 1) || 1]);
 });
 

@@ -275,10 +275,13 @@ function showOlder() {
 function startView() {
   Object.assign(older, { next: undefined, done: false, fault: "", found: true, view: older.view + 1 });
   clearTimeout(startView.timer);
-  if (FIELDS.some((name) => chosen[name])) startView.timer = setTimeout(loadOlder, 400);
+  if (FIELDS.some((name) => chosen[name])) startView.timer = setTimeout(() => loadOlder(), 400);
 }
 
-async function loadOlder() {
+// A page of the history ends after some time of looking, even with nothing found: then so many more are asked for.
+const MORE_PAGES = 20;
+
+async function loadOlder(left = MORE_PAGES) {
   if (older.busy || older.done || older.floor === undefined) return;
   const view = older.view;
   const query = new URLSearchParams({ limit: HISTORY_PAGE, before: older.next ?? older.floor });
@@ -304,6 +307,7 @@ async function loadOlder() {
     older.busy = false;
   }
   if (view !== older.view) return loadOlder();
+  if (left > 0 && !older.found && !older.done && !older.fault) return loadOlder(left - 1);
   showEvents();
   watchOlder();
 }
@@ -317,7 +321,7 @@ function watchOlder() {
   watcher.observe(byId("older"));
 }
 watchOlder();
-byId("load-older").addEventListener("click", loadOlder);
+byId("load-older").addEventListener("click", () => loadOlder());
 
 // --- filters, kept in the address --------------------------------------------------------------------------------
 
