@@ -30,14 +30,8 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
         Ok(id) => id,
         Err(refusal) => return refusal,
     };
-    let number = |name: &str| match request.query.get(name).filter(|value| !value.is_empty()) {
-        None => Ok(None),
-        Some(value) => value.parse::<u64>().map(Some).map_err(|_| format!("{name} is not a whole number")),
-    };
-    let numbers =
-        (|| Ok::<_, String>((number("after")?, number("wait")?.unwrap_or(0), number("verdicts")?)))();
-    let (after, wait, verdicts) = match numbers {
-        Ok((after, wait, verdicts)) => (after, wait.min(MAX_WAIT), verdicts),
+    let [after, wait, verdicts] = match numbers(&request, ["after", "wait", "verdicts"]) {
+        Ok(numbers) => numbers,
         Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
     };
     let Some(_permit) = api.polls.acquire(id.clone()) else {
@@ -50,11 +44,21 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
     if let Some(after) = after {
         let news = api.collector.news_for(&id, after, verdicts);
         tokio::select! {
-            _ = timeout(Duration::from_secs(wait), news) => {}
+            _ = timeout(Duration::from_secs(wait.unwrap_or(0).min(MAX_WAIT)), news) => {}
             () = config.streams.cancelled() => {}
         }
     }
     json(StatusCode::OK, &api.collector.decisions_for(&id))
+}
+
+/// Parameters that are whole numbers; `None` for one that is absent or empty.
+fn numbers<const N: usize>(request: &Request, names: [&str; N]) -> Result<[Option<u64>; N], String> {
+    let mut numbers = [None; N];
+    for (number, name) in numbers.iter_mut().zip(names) {
+        let Some(value) = request.query.get(name).filter(|value| !value.is_empty()) else { continue };
+        *number = Some(value.parse().map_err(|_| format!("{name} is not a whole number"))?);
+    }
+    Ok(numbers)
 }
 
 /// `POST /fleet/ask`
