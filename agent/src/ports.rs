@@ -128,6 +128,9 @@ pub trait Registry: Send + Sync + 'static {
     /// Whether the repository has a manifest of this digest, tagged or not. An image that was only built here has a
     /// digest, too, with the containerd store (DECISIONS 9): the registry does not know it.
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
+
+    /// What an image says of itself, without fetching it; nothing where the registry does not tell it soon.
+    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels;
 }
 
 /// Asks registries for signatures.

@@ -2,7 +2,7 @@
 
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, ServiceStatus, StatusReport,
-    StatusValue, Waiting, WayBackValue, WhyReport,
+    StatusValue, ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -125,9 +125,19 @@ fn reason(gate: &Gate, now: Timestamp) -> String {
 
 /// A request of the API as the command that makes it.
 fn as_command(how: &str) -> String {
+    if let Some(thaw) = thaw_command(how) {
+        return thaw;
+    }
     ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
         how.replace(&format!("POST /{verb}/"), &format!("evenkeel {verb} "))
     })
+}
+
+/// The same of the end of a freeze, which is asked of a warden. Its id is the warden's word.
+fn thaw_command(how: &str) -> Option<String> {
+    let (warden, body) = how.strip_prefix("POST ")?.split_once("/thaw ")?;
+    let id = serde_json::from_str::<ThawRequest>(body).ok()?.id?;
+    id.chars().all(|c| c.is_ascii_alphanumeric()).then(|| format!("evenkeel thaw {id} --warden {warden}"))
 }
 
 /// Whether the agent works, and what is wrong with the configuration.
@@ -361,12 +371,19 @@ mod tests {
         assert!(!remark(&record, at(0)).contains("lifts"));
         assert!(remark(&record, at(0)).ends_with("to pass it: evenkeel approve web"));
         // What the fleet holds says which machine is the reason.
+        let unblock = r#"POST http://w/unblock {"image":"r/web","digest":"sha256:bb"}"#;
         let waiting = record.waiting.as_mut().unwrap();
-        (waiting.blocked_by, waiting.clear) =
-            (Some("box-2".to_owned()), "unblock it at the warden".to_owned());
-        let words = "it is 1 h old, of 3 h; blocked by box-2; to pass it: unblock it at the warden";
+        (waiting.blocked_by, waiting.clear) = (Some("box-2".to_owned()), unblock.to_owned());
+        let words = format!("it is 1 h old, of 3 h; blocked by box-2; to pass it: {unblock}");
         assert_eq!(remark(&record, at(0)), format!("an update waits: {words}"));
-        assert!(service(&record, Terminal::plain(), at(0)).contains(words));
+        assert!(service(&record, Terminal::plain(), at(0)).contains(&words));
+        // A freeze ends with a command. What a warden calls it is not put into one where a shell could read more in it.
+        let waiting = record.waiting.as_mut().unwrap();
+        waiting.clear = r#"POST http://w:8080/base/thaw {"id":"12"}"#.to_owned();
+        assert!(remark(&record, at(0)).ends_with(": evenkeel thaw 12 --warden http://w:8080/base"));
+        let odd = r#"POST http://w/thaw {"id":"1; reboot"}"#;
+        record.waiting.as_mut().unwrap().clear = odd.to_owned();
+        assert!(remark(&record, at(0)).ends_with(&format!(": {odd}")));
         // What needs someone goes first.
         record.errored = Some("the registry is away".to_owned());
         assert_eq!(remark(&record, at(0)), "the registry is away");

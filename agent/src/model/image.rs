@@ -97,6 +97,18 @@ pub struct ImageLabels {
     pub source: Option<String>,
 }
 
+impl ImageLabels {
+    /// From all labels of an image; each becomes one line of at most 200 characters.
+    pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let read = |name: &str| {
+            let text = label(&format!("org.opencontainers.image.{name}"))?;
+            let text: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
+            (!text.is_empty()).then_some(text)
+        };
+        Self { version: read("version"), revision: read("revision"), source: read("source") }
+    }
+}
+
 /// What two images say of themselves, the one that ran and the one that replaces it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -407,7 +407,7 @@ mod tests {
 
     use super::*;
     use crate::model::RegistryError;
-    use crate::model::image::Repository;
+    use crate::model::image::{ImageLabels, Repository};
     use crate::ports::Urgency;
 
     /// Knows some digests, and notes what it is asked for.
@@ -427,6 +427,10 @@ mod tests {
         async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
             self.1.lock().unwrap().push(digest.clone());
             Ok(self.0.contains(digest))
+        }
+
+        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
+            unreachable!("nothing is updated")
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ConfiguredImage;
-use crate::model::image::ImageId;
+use crate::model::image::{ImageId, ImageLabels, LabelChange, Reference, Repository};
 use crate::model::swarm::SwarmService;
 use crate::model::{Digest, SwarmError};
-use crate::ports::Swarm;
+use crate::ports::{Registry, Swarm};
 use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
 use crate::service::swarm::plan::{SwarmResult, SwarmStep};
 
@@ -110,13 +110,40 @@ pub(super) async fn look(world: Arc<World>, generation: u64, service: String) ->
 
 /// Takes a step for the decision core.
 pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
-    Input::SwarmStepped(perform(world.swarm.as_ref(), step).await)
+    let asked = match &step {
+        SwarmStep::Admit { image, old } => Some((image.clone(), old.clone())),
+        _ => None,
+    };
+    let mut result = perform(world.swarm.as_ref(), step).await;
+    if let (SwarmResult::Admitted { labels }, Some((image, old))) = (&mut result, asked) {
+        *labels = label_change(world.registry.as_ref(), &image, old.as_ref()).await;
+    }
+    Input::SwarmStepped(result)
+}
+
+/// What the old and the new image say of themselves. The nodes fetch them, so that the registry is asked.
+async fn label_change(registry: &dyn Registry, image: &Reference, old: Option<&Digest>) -> LabelChange {
+    let (old, new) = tokio::join!(
+        labels(registry, &image.repository, old),
+        labels(registry, &image.repository, image.digest.as_ref())
+    );
+    LabelChange { old, new }
+}
+
+async fn labels(registry: &dyn Registry, repository: &Repository, digest: Option<&Digest>) -> ImageLabels {
+    match digest {
+        Some(digest) => registry.labels(repository, digest).await,
+        None => ImageLabels::default(),
+    }
 }
 
 /// Does one step and says how it ended.
 async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
     let done = match step {
-        SwarmStep::Admit { image } => swarm.admits(&image).await.map(|()| SwarmResult::Admitted),
+        SwarmStep::Admit { image, .. } => {
+            let labels = LabelChange::default();
+            swarm.admits(&image).await.map(|()| SwarmResult::Admitted { labels })
+        }
         SwarmStep::Set { service, from, to, force, back } => {
             set(swarm, &Change { service, from, to, force, back }).await
         }
@@ -182,7 +209,6 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::model::Reference;
     use crate::model::swarm::{SwarmMode, UpdateState, UpdateStatus};
 
     const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";

@@ -61,6 +61,9 @@ pub struct FleetView {
     /// Changes with verdicts on what was found here: who was told to wait may be answered otherwise.
     #[serde(skip)]
     pub verdicts: u64,
+    /// Base URL of the first configured warden, where people can end what the fleet decides.
+    #[serde(skip)]
+    pub warden: String,
     /// Ring of this machine.
     #[serde(skip)]
     pub ring: u8,
@@ -155,7 +158,8 @@ impl FleetView {
     /// The same with wardens that decide nothing: what was decided before is void.
     #[must_use]
     pub fn without_fleet(&self) -> Self {
-        Self { ring: self.ring, patience: self.patience, ..Self::default() }
+        let Self { warden, ring, patience, .. } = self.clone();
+        Self { warden, ring, patience, ..Self::default() }
     }
 
     /// The freeze in force for an image that lasts longest. A warden sends only those that cover this machine.

@@ -16,6 +16,7 @@ use crate::ports::GateAnswer;
 use super::candidate::Candidate;
 use super::fleet::FleetView;
 use super::input::Unsigned;
+use super::running::ImageState;
 use super::status::{Snapshot, StatusContext};
 use super::wording::{self, seconds};
 
@@ -466,10 +467,11 @@ fn schedule(view: &View<'_>) -> Gate {
 fn nothing_to_do(view: &View<'_>) -> String {
     let next = view.record.next_check.map(|at| format!("; the next check is at {}", seconds(at)));
     let next = next.unwrap_or_default();
-    let digests: Vec<&str> = view.record.images.iter().flatten().map(|image| &*image.short).collect();
-    let runs = if digests.is_empty() { String::new() } else { format!("; {} runs", digests.join(", ")) };
-    let proven = view.snapshot.proven_at.map(|at| format!(", proven at {}", seconds(at)));
-    let runs = format!("{runs}{}", proven.filter(|_| !digests.is_empty()).unwrap_or_default());
+    let runs = |image: &ImageState| {
+        let proven = image.proven_at.map(|at| format!(", proven at {}", seconds(at))).unwrap_or_default();
+        image.running.as_ref().map(|digest| format!("; {} runs{proven}", digest.short()))
+    };
+    let runs: String = view.snapshot.images.iter().filter_map(runs).collect();
     let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
     match view.record.last_check {
         Some(at) => format!("up to date as of the check at {}{runs}{next}{frozen}", seconds(at)),

@@ -32,6 +32,7 @@
 //! | `fleet.rs`, `permit.rs` | what is known of the fleet; what it is asked before an update |
 //! | `gates.rs` | what keeps an update from going live now |
 //! | `swarm/` | updates of swarm services, in place of `rollout/` |
+//! | `running.rs` | what runs of each image, since when it is proven, what the registry has |
 //! | `status.rs`, `runtime.rs` | how all this looks from outside |
 
 pub mod action;
@@ -58,6 +59,7 @@ mod permit;
 mod request;
 pub mod restart_state;
 pub mod rollout;
+pub mod running;
 pub mod runtime;
 pub mod scope;
 pub mod shared;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId};
@@ -15,6 +14,7 @@ use super::maintenance::{DeployedImage, WayBack};
 use super::newer_tags::FailedTags;
 use super::restart_state::RestartState;
 use super::rollout::deployment::{self, Deployment};
+use super::running::Proof;
 use super::swarm::plan::{Postponed, SwarmRollout};
 
 /// What must last: written before every step and after every change.
@@ -59,8 +59,9 @@ pub struct Durable {
     pub told_tags: BTreeMap<String, String>,
     /// What was found of the way back last.
     pub way_back: Option<WayBack>,
-    /// When what runs passed its last probation.
-    pub proven_at: Option<Timestamp>,
+    /// The digest that passed its probation last, and when, per image as configured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub proofs: BTreeMap<String, Proof>,
     /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
     pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers on images of this service that compose does not bring along.

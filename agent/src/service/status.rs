@@ -19,10 +19,11 @@ use super::assess::{Condition, Inactive};
 use super::candidate::Candidate;
 use super::fleet::FleetView;
 use super::gates::{self, Asker, Rules};
-use super::input::{ImageView, LocalImage, Observation};
+use super::input::Observation;
 use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
+use super::running::ImageState;
 use super::runtime::Runtime;
 use super::{Service, compare, wording};
 
@@ -49,8 +50,8 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
     /// Why no update of a swarm service is deployed: it has no tasks, or is a job.
     pub undeployable: Option<String>,
-    /// When what runs passed its last probation.
-    pub proven_at: Option<Timestamp>,
+    /// What runs of each image, and what its registry has.
+    pub images: Vec<ImageState>,
     /// Digests that were found, where the service has gates.
     pub candidates: Vec<Candidate>,
     /// The gates as configured.
@@ -205,7 +206,7 @@ impl Service {
             network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.warnings().collect(),
             undeployable: self.undeployable(),
-            proven_at: durable.proven_at,
+            images: self.image_states(),
             candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
             asker: self.asker(),
@@ -314,28 +315,9 @@ impl Service {
         if self.seen.is_none() && self.fetched.is_empty() {
             return None;
         }
-        // A deployment that is not over may have brought it to another tag.
-        let changes = self.durable().deployment.iter().flat_map(|d| &d.plan().image_changes);
-        let changes: Vec<_> = changes.collect();
-        let is_of = |c: &Container, image: &ConfiguredImage| {
-            let change = changes.iter().find(|change| change.configured == image.configured);
-            c.is_made_from(self.reference_of(image)) || change.is_some_and(|change| change.is_of_container(c))
-        };
         let record = |image: &ConfiguredImage| {
-            let views = self.seen.iter().flat_map(|seen| &seen.images);
-            let view = views.into_iter().find(|view| view.configured == image.configured);
-            let known =
-                |view: &ImageView| view.running.iter().chain(&view.tagged).cloned().collect::<Vec<_>>();
-            let known: Vec<LocalImage> = view
-                .map(known)
-                .unwrap_or_default()
-                .into_iter()
-                .chain(self.fetched.get(&image.configured).cloned())
-                .collect();
-            let runs = self
-                .containers()
-                .iter()
-                .find(|c| c.is_live() && is_of(c, image) && !self.durable().left_behind.contains(&c.id));
+            let (view, known) = (self.view_of(image), self.known_images(image));
+            let runs = self.live_containers(image).next();
             let local = runs.and_then(|c| known.iter().find(|local| local.id == c.image)).or(known.first())?;
             let remote = view.and_then(|view| view.remote.as_ref()).or(image.reference.digest.as_ref());
             let digest = compare::shown_digest(local, remote)?;

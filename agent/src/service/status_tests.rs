@@ -37,7 +37,7 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         network_owners: BTreeSet::new(),
         warnings: Vec::new(),
         undeployable: None,
-        proven_at: None,
+        images: Vec::new(),
         candidates: Vec::new(),
         update: None,
         asker: Asker::Cycle,

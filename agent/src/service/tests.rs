@@ -12,6 +12,7 @@ mod maintenance;
 mod managed;
 mod network;
 mod newer_tags;
+mod running;
 mod scope;
 mod shared;
 mod siblings;

@@ -67,7 +67,8 @@ pub async fn load(store: &dyn Store, push: Option<&PushConfig>) -> FleetView {
 
 fn configured(known: FleetView, push: &PushConfig) -> FleetView {
     let link = if known.link == Link::None { Link::Unknown } else { known.link };
-    FleetView { link, ring: push.ring, patience: push.patience, ..known }
+    let warden = push.warden_urls.first().cloned().unwrap_or_default();
+    FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
 }
 
 impl FleetListener {

@@ -137,15 +137,14 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
     let image = |configured: &crate::config::ConfiguredImage| {
         let reference = snapshot.in_force.get(&configured.configured).unwrap_or(&configured.reference);
         let reference = reference.to_string();
-        let runs = record.images.iter().flatten().find(|image| image.image == reference);
-        let candidate = snapshot.candidates.iter().find(|found| found.image == configured.configured);
+        let state = snapshot.images.iter().find(|state| state.image == configured.configured);
         let waiting = record.waiting.as_ref().filter(|waiting| waiting.image == configured.configured);
         InventoryImage {
             service: record.name.clone(),
-            digest: runs.map(|image| image.digest.clone()),
-            proven_at: snapshot.proven_at.filter(|_| runs.is_some()),
-            available: candidate.map(|found| found.digest.to_string()),
-            behind_since: candidate.map(|found| found.first_seen),
+            digest: state.and_then(|state| state.running.as_ref()).map(ToString::to_string),
+            proven_at: state.and_then(|state| state.proven_at),
+            available: state.and_then(|state| state.available.as_ref()).map(ToString::to_string),
+            behind_since: state.and_then(|state| state.behind_since),
             blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
             gate: waiting.map(|waiting| waiting.gate.clone()),
             why: waiting.map(|waiting| waiting.why.clone()),

@@ -75,7 +75,7 @@ pub struct FreezeScope {
     /// Id of the only agent that it covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The only image that it covers: a repository, or a reference of which the repository counts.
+    /// The only image that it covers: a repository with its registry's host, or a reference of which that counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }

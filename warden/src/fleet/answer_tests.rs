@@ -159,6 +159,11 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     };
     let blocks = |image: &mut InventoryImage| image.blocked = Some("d".to_owned());
     let runs = |image: &mut InventoryImage| image.digest = Some("d".to_owned());
+    let proven = |image: &mut InventoryImage| {
+        (image.digest, image.proven_at) = (Some("d".to_owned()), Some(at(0)));
+    };
+    let first = reported(0, runs);
+    let stays = Reported::new(Some(&first), first.inventory.clone(), at(3600));
     let wait = || held(Permission::Wait, "ring");
     let cases = [
         ("nobody below", vec![("b", reported(1, old))], vec![], 1, 10, GO),
@@ -185,7 +190,9 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
         ("away below", vec![("a", reported(0, knows))], vec![], 1, day, GO),
         ("blocked below", vec![("a", reported(0, blocks))], vec![], 1, 10, GO),
         ("made anew below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
-        ("made anew below, and stays", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, GO),
+        ("made anew below, and silent since", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, wait()),
+        ("made anew below, and stays", vec![("a", stays)], vec![], 1, 3600 + 1800, GO),
+        ("proven below by its own word", vec![("a", reported(0, proven))], vec![], 1, 1800, GO),
     ];
     for (name, machines, said, ring, now, expected) in cases {
         let mut world = World::new(&said);

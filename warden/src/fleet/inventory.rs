@@ -10,7 +10,8 @@ use super::repository;
 
 /// A report that says the same as the one before is stored again after this time only.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
-/// What runs and is not said to be proven counts as proven after this time: it may be on probation.
+/// What runs and is not said to be proven counts as proven when the machine reports it after this time still: it may be on
+/// probation.
 const UNPROVEN: SignedDuration = SignedDuration::from_hours(1);
 
 /// The latest report of one machine: a value of the store, see [`name`].
@@ -73,10 +74,12 @@ impl Reported {
     /// Since when the machine runs a digest that has proven itself there.
     pub fn proven_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
         let since = *self.running.get(&format!("{of}@{digest}"))?;
-        let is_said = self
-            .images_of(of)
-            .any(|image| image.digest.as_deref() == Some(digest) && image.proven_at.is_some());
-        if is_said { Some(since) } else { since.checked_add(UNPROVEN).ok() }
+        let runs = self.images_of(of).filter(|image| image.digest.as_deref() == Some(digest));
+        if let Some(said) = runs.filter_map(|image| image.proven_at).min() {
+            return Some(said.min(self.at));
+        }
+        // A machine that was cut off in the middle says nothing for it.
+        since.checked_add(UNPROVEN).ok().filter(|proven| *proven <= self.at)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::wire::{FailedDigest, FleetEntry, Kind};
+use evenkeel_common::wire::{FailedDigest, FleetEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -63,10 +63,11 @@ pub fn name(repository: &str, digest: &str) -> String {
 }
 
 /// What an entry says about a digest: the repository, the digest, and the verdict. Errors, stops and probations that were
-/// broken off say nothing.
+/// broken off say nothing, nor does the `updated` of an image that was fetched and that no container runs on: it is a
+/// warning.
 pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
     let verdict = match entry.event.as_str() {
-        kind if kind == Kind::UPDATED.as_str() => Verdict::Proven,
+        kind if kind == Kind::UPDATED.as_str() && entry.level != Level::Warning.as_str() => Verdict::Proven,
         kind if kind == Kind::ROLLED_BACK.as_str() || kind == Kind::ROLLBACK_FAILED.as_str() => {
             Verdict::Failed
         }
@@ -176,6 +177,8 @@ mod tests {
                 FleetEntry { image: image.map(str::to_owned), ..entry("a", event, "web", "sha256:b") };
             assert_eq!(verdict(&entry), expected, "{event} {image:?}");
         }
+        let unused = FleetEntry { level: "warning".to_owned(), ..entry("a", "updated", "web", "sha256:b") };
+        assert_eq!(verdict(&unused), None, "no container runs on it");
     }
 
     /// Machines and what they say, in order; who is named in the decision that follows.

@@ -64,6 +64,9 @@ pub(super) async fn freeze(api: Api, request: Request) -> Response {
         Ok(checked) => checked,
         Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
     };
+    if let Some(fault) = scope.image.as_deref().and_then(|image| unmatched(&api, image)) {
+        return error(StatusCode::BAD_REQUEST, fault);
+    }
     match api.collector.decide(Decision::Freeze { reason, until, scope }).await {
         Ok((Some(id), revision)) => {
             let reply = FreezeReply { status: "frozen".to_owned(), id: id.to_string(), until, revision };
@@ -106,6 +109,23 @@ fn checked(
         scope.image = Some(repository(&image).to_owned());
     }
     Ok((reason, asked.until.min(latest), scope))
+}
+
+/// What is wrong with a repository that names no registry: agents call theirs by its host, so that it would match none.
+/// `None` where it names one, or where a machine reports exactly this one.
+fn unmatched(api: &Api, image: &str) -> Option<String> {
+    let is_host = |host: &str| host.contains(['.', ':']) || host == "localhost";
+    if image.split_once('/').is_some_and(|(host, path)| is_host(host) && !path.is_empty()) {
+        return None;
+    }
+    let known: Vec<String> =
+        api.collector.fleet_images().images.into_iter().map(|known| known.repository).collect();
+    if known.iter().any(|known| known == image) {
+        return None;
+    }
+    let is_meant = |known: &&String| known.strip_suffix(image).is_some_and(|host| host.ends_with('/'));
+    let meant = known.iter().find(is_meant).map_or("registry.example/team/web", String::as_str);
+    Some(format!("scope.image: names no registry; allowed: a repository with its host, such as {meant}"))
 }
 
 /// `POST /thaw`

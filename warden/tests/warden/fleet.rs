@@ -241,6 +241,28 @@ async fn a_digest_that_failed_only_here_is_not_withheld_here_and_others_wait_for
 }
 
 #[tokio::test]
+async fn a_freeze_of_an_image_names_one_that_a_machine_may_run() {
+    let warden = TestWarden::start();
+    let reported = json!({"images": [
+        {"service": "web", "image": "localhost:5000/web:1"}, {"service": "own", "image": "own:1"}]});
+    assert_eq!(parsed(&post(&warden, "/inventory", &bearer(A), &reported).await)["status"], "accepted");
+    let freeze = async |image: &str| {
+        let sent = json!({"reason": "x", "until": in_an_hour(), "scope": {"image": image}});
+        post(&warden, "/freeze", &bearer(API_TOKEN), &sent).await
+    };
+    for image in ["web", "web:1", "team/web", "localhost:5000"] {
+        let answer = freeze(image).await;
+        assert_refused(&answer, 400);
+        assert!(answer.contains("scope.image: names no registry"), "{image}: {answer}");
+    }
+    assert!(freeze("web").await.contains("such as localhost:5000/web"));
+    for image in ["localhost:5000/web", "ghcr.io/a/b:1", "own"] {
+        assert_eq!(parsed(&freeze(image).await)["status"], "frozen", "{image}");
+    }
+    warden.finish().await;
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_said_with_what_is_allowed() {
     let warden = TestWarden::start();
     let people = bearer(API_TOKEN);
@@ -260,6 +282,11 @@ async fn what_is_wrong_is_said_with_what_is_allowed() {
             "/freeze",
             freeze("x", &good, json!({"machine": "z"})),
             "scope.machine: \"z\" is no agent; allowed: a, b",
+        ),
+        (
+            "/freeze",
+            freeze("x", &good, json!({"image": "web:1"})),
+            "scope.image: names no registry; allowed: a repository with its host, such as registry.example/team/web",
         ),
         ("/freeze", json!({"reason": "x"}), "missing field `until`"),
         ("/unblock", json!({"image": "web", "digest": "d"}), "digest: is no digest"),

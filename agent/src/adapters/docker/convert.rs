@@ -279,15 +279,10 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
     })
 }
 
-/// What an image says of itself, each on one line of at most 200 characters.
+/// What an image says of itself.
 fn image_labels(seen: &Value) -> ImageLabels {
     let labels = map(seen, "/Config/Labels").unwrap_or_default();
-    let label = |name: &str| {
-        let text = labels.get(&format!("org.opencontainers.image.{name}"))?;
-        let text: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
-        (!text.is_empty()).then_some(text)
-    };
-    ImageLabels { version: label("version"), revision: label("revision"), source: label("source") }
+    ImageLabels::read(|name| labels.get(name).map(String::as_str))
 }
 
 /// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 
 use super::RegistryClient;
-use crate::model::image::{Digest, Reference, Repository};
+use crate::model::image::{Digest, ImageLabels, Reference, Repository};
 use crate::model::{RegistryError, SignatureError, SignatureVerdict};
 use crate::ports::{Registry, Signatures, Tags, Urgency};
 
@@ -41,6 +41,10 @@ impl Registry for CurrentRegistry {
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         self.client().has(repository, digest).await
+    }
+
+    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
+        self.client().labels(repository, digest).await
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`challenge`], [`auth`], [`credentials`] | what a 401 asks for, how it is met, where logins come from |
 //! | [`answer`] | what stands in an answer |
 //! | [`content`] | manifests, blobs and lists in pages |
+//! | [`labels`] | what an image says of itself |
 //! | [`signature`] | whether an image is signed by one of some keys |
 //! | [`tags`] | the tags of a repository |
 //! | [`backoff`] | when a registry may be asked |
@@ -27,6 +28,7 @@ mod content;
 mod credentials;
 mod current;
 mod fault;
+mod labels;
 mod reach;
 mod signature;
 mod tags;
@@ -50,7 +52,7 @@ use self::reach::Reach;
 use self::transport::{Outgoing, Transport};
 use crate::config::RegistryConfig;
 use crate::model::RegistryError;
-use crate::model::image::{Digest, HUB, Reference, Repository};
+use crate::model::image::{Digest, HUB, ImageLabels, Reference, Repository};
 use crate::ports::meter::{DateSink, Meter};
 use crate::ports::{Registry, Urgency};
 
@@ -375,6 +377,14 @@ impl Registry for RegistryClient {
         let outcome = Box::pin(self.serves(&host, &pinned)).await;
         pass.settle(&outcome);
         Ok(outcome?)
+    }
+
+    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
+        let read = self.labels_of(repository, digest).await;
+        read.unwrap_or_else(|error| {
+            tracing::debug!(%repository, %digest, "what the image says of itself is not known: {error}");
+            ImageLabels::default()
+        })
     }
 }
 

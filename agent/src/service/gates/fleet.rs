@@ -1,9 +1,10 @@
 //! The gates of the fleet (DECISIONS 8): a digest waits while a decision of the wardens in force says so.
 
-use evenkeel_common::wire::{Freeze, Gate};
+use evenkeel_common::wire::{FleetUnblockRequest, Freeze, Gate, ThawRequest};
+use serde::Serialize;
 
 use crate::service::candidate::Candidate;
-use crate::service::fleet::ring_waits_until;
+use crate::service::fleet::{FleetView, ring_waits_until};
 use crate::service::wording::seconds;
 
 use super::{Rules, View, by, held, open, redeploy};
@@ -12,7 +13,7 @@ pub(super) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(freeze) = rules.fleet.freeze(&candidate.reference, rules.now) else {
         return open("freeze", "no freeze of the fleet covers it");
     };
-    told(freeze, held("freeze", String::new()))
+    told(rules.fleet, freeze, held("freeze", String::new()))
 }
 
 /// The freeze that would hold an update of the service, while there is none.
@@ -20,14 +21,21 @@ pub(super) fn freeze_in_force(view: &View<'_>) -> Option<Gate> {
     let images = view.config.images.iter().filter(|_| view.config.auto_update);
     let freezes = images.filter_map(|image| view.snapshot.fleet.freeze(&image.reference, view.context.now));
     let longest = freezes.max_by_key(|freeze| freeze.until)?;
-    Some(told(longest, open("freeze", String::new())))
+    Some(told(&view.snapshot.fleet, longest, open("freeze", String::new())))
 }
 
 /// Who has frozen the fleet, why, and until when.
-fn told(freeze: &Freeze, gate: Gate) -> Gate {
+fn told(fleet: &FleetView, freeze: &Freeze, gate: Gate) -> Gate {
     let why =
         format!("the fleet is frozen until {} ({}): {}", seconds(freeze.until), freeze.by, freeze.reason);
-    by(format!("thaw {} at the warden", freeze.id), Gate { why, lifts_at: Some(freeze.until), ..gate })
+    let clear = of_warden(fleet, "thaw", &ThawRequest { id: Some(freeze.id.clone()) });
+    by(clear, Gate { why, lifts_at: Some(freeze.until), ..gate })
+}
+
+/// A request to the warden.
+fn of_warden(fleet: &FleetView, path: &str, body: &impl Serialize) -> String {
+    let body = serde_json::to_string(body).unwrap_or_default();
+    format!("POST {}/{path} {body}", fleet.warden)
 }
 
 pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -42,7 +50,9 @@ pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         output: failed.output.clone(),
         ..held("immunity", why)
     };
-    by("unblock it at the warden", gate)
+    let image = failed.repository.clone();
+    let request = FleetUnblockRequest { image, digest: candidate.digest.to_string() };
+    by(of_warden(rules.fleet, "unblock", &request), gate)
 }
 
 pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {

@@ -27,8 +27,6 @@ mod rollback;
 pub mod step;
 pub mod tag;
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use crate::model::Container;
@@ -129,7 +127,6 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Unpin, now);
         let deployment = deployment.clone();
-        let took = Duration::try_from(now.duration_since(deployment.begun)).unwrap_or_default();
         let mut updated = false;
         for change in deployment.plan().image_changes.clone() {
             let new = deployment.new_ids.get(&change.configured);
@@ -139,6 +136,7 @@ impl Service {
                 self.note_deployed(&image, &id, true);
                 let source = Some(change.source(&change.digest));
                 self.durable.proven.insert(image.clone(), OldImage { id, source });
+                self.note_proof(&image, &change.digest, now);
             }
             self.durable.not_found.remove(&image);
             self.lift_block(&image, change.reference.tag.as_deref());
@@ -152,6 +150,7 @@ impl Service {
             let left_behind = self.left_behind_by(&change);
             let labels = deployment.labels.get(&change.configured).cloned().unwrap_or_default();
             let also_recreated = deployment.also_recreated.clone();
+            let took = self.time_since_found(&change, deployment.begun, now);
             self.emit(
                 Event::Updated(Updated { change, is_same, labels, used, took, also_recreated, left_behind }),
                 now,
@@ -168,7 +167,6 @@ impl Service {
         if updated {
             self.remove_old_images_soon();
         }
-        self.durable.proven_at = Some(now);
         self.end(DeployOutcome::Succeeded, updated, now);
         self.durable.rollback_failed = false;
         self.set_fault(self.remaining_fault(true), now);

@@ -136,7 +136,10 @@ impl Service {
         let service = rollout.plan.service.clone();
         match (rollout.phase.clone(), result) {
             (_, SwarmResult::Passing(error)) => self.swarm_away(&error, now),
-            (SwarmPhase::Admit, SwarmResult::Admitted) => rollout.enter(SwarmPhase::Update, now),
+            (SwarmPhase::Admit, SwarmResult::Admitted { labels }) => {
+                rollout.labels = labels;
+                rollout.enter(SwarmPhase::Update, now);
+            }
             (SwarmPhase::Update, SwarmResult::Set) => {
                 rollout.enter(SwarmPhase::Converge { watch: Watch::default() }, now);
                 self.inspect_at = Some(now);
@@ -295,7 +298,6 @@ impl Service {
 
     fn swarm_passed(&mut self, now: Timestamp) {
         let Some(rollout) = self.durable.swarm.clone() else { return };
-        let took = Duration::try_from(now.duration_since(rollout.begun)).unwrap_or_default();
         let mut updated = false;
         if let Some(change) = rollout.plan.change.clone() {
             let (image, digest) = (change.configured.clone(), change.digest.clone());
@@ -307,9 +309,11 @@ impl Service {
             durable.unproven.remove(&image);
             durable.postponed = None;
             updated = change.old_digest.as_ref() != Some(&digest);
-            durable.published.insert(image, digest);
+            durable.published.insert(image.clone(), digest.clone());
+            self.note_proof(&image, &digest, now);
             if updated {
-                self.emit(Event::Updated(updated_event(change, took)), now);
+                let took = self.time_since_found(&change, rollout.begun, now);
+                self.emit(Event::Updated(updated_event(change, rollout.labels.clone(), took)), now);
             }
         }
         match rollout.plan.cause {
@@ -320,7 +324,6 @@ impl Service {
             }
             _ => {}
         }
-        self.durable.proven_at = Some(now);
         self.durable.rollback_failed = false;
         self.end_in_swarm(DeployOutcome::Succeeded, updated, now);
         self.set_fault(self.remaining_fault(true), now);
@@ -440,11 +443,11 @@ impl Service {
     }
 }
 
-fn updated_event(change: ImageChange, took: Duration) -> Updated {
+fn updated_event(change: ImageChange, labels: LabelChange, took: Duration) -> Updated {
     Updated {
         change,
         is_same: false,
-        labels: LabelChange::default(),
+        labels,
         used: true,
         took,
         also_recreated: Vec::new(),

@@ -7,7 +7,7 @@ use evenkeel_common::wire::KeptImage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::{Digest, Reference};
+use crate::model::image::{Digest, LabelChange, Reference};
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::Failure;
 
@@ -26,6 +26,9 @@ pub struct SwarmRollout {
     pub since: Timestamp,
     /// How often the step was tried in vain.
     pub attempt: u32,
+    /// What the old and the new image say of themselves; known once the swarm has admitted it.
+    #[serde(default)]
+    pub labels: LabelChange,
 }
 
 /// What an update is about.
@@ -142,6 +145,8 @@ pub enum SwarmStep {
     Admit {
         /// The image with its digest.
         image: Reference,
+        /// What runs of its repository.
+        old: Option<Digest>,
     },
     /// Let the specification name another image.
     Set {
@@ -170,7 +175,10 @@ pub enum SwarmStep {
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwarmResult {
     /// The swarm can get and run the image.
-    Admitted,
+    Admitted {
+        /// What the old and the new image say of themselves, as far as the registry tells.
+        labels: LabelChange,
+    },
     /// The specification names the image.
     Set,
     /// The specification names an image that is neither of the two.
@@ -208,7 +216,7 @@ impl SwarmRollout {
     /// One that is about to begin.
     pub fn new(plan: SwarmPlan, now: Timestamp) -> Self {
         let phase = if plan.change.is_some() { SwarmPhase::Admit } else { SwarmPhase::Update };
-        Self { plan, phase, begun: now, since: now, attempt: 0 }
+        Self { plan, phase, begun: now, since: now, attempt: 0, labels: LabelChange::default() }
     }
 
     /// Enters a phase.
@@ -220,7 +228,10 @@ impl SwarmRollout {
     pub fn step(&self) -> Option<SwarmStep> {
         let SwarmPlan { service, from, to, back, force, .. } = &self.plan;
         match &self.phase {
-            SwarmPhase::Admit => Reference::parse(to).ok().map(|image| SwarmStep::Admit { image }),
+            SwarmPhase::Admit => {
+                let old = self.plan.change.as_ref().and_then(|change| change.old_digest.clone());
+                Reference::parse(to).ok().map(|image| SwarmStep::Admit { image, old })
+            }
             SwarmPhase::Update => Some(SwarmStep::Set {
                 service: service.clone(),
                 from: from.clone(),

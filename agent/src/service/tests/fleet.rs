@@ -19,7 +19,8 @@ fn found(remote: char) -> Observation {
 }
 
 fn present() -> FleetView {
-    FleetView { link: Link::Present, patience: Duration::from_hours(24), ..FleetView::default() }
+    let warden = "https://warden.example/base".to_owned();
+    FleetView { link: Link::Present, warden, patience: Duration::from_hours(24), ..FleetView::default() }
 }
 
 fn story(view: FleetView) -> Story {
@@ -307,7 +308,7 @@ fn a_freeze_is_named_also_while_nothing_waits_and_then_holds_nothing() {
     assert_eq!((freeze.holds, freeze.why.as_str()), (false, text));
     assert_eq!(
         (freeze.lifts_at, freeze.clear.as_deref()),
-        (story.seconds(600), Some("thaw f1 at the warden"))
+        (story.seconds(600), Some(r#"POST https://warden.example/base/thaw {"id":"f1"}"#))
     );
     story.at(60).check(found('2'));
     let (answer, freeze) = why(&story);
@@ -327,6 +328,11 @@ fn a_digest_that_failed_elsewhere_is_withheld_and_its_black_box_shown_but_a_rede
     assert_eq!((waiting.gate.as_str(), record.blocked_by.as_deref()), ("immunity", Some("a")));
     assert_eq!(waiting.output.as_deref(), Some("panic at start"));
     assert!(waiting.why.contains("exit code 1"), "{}", waiting.why);
+    let unblock = format!(
+        r#"POST https://warden.example/base/unblock {{"image":"localhost:5000/web","digest":"{}"}}"#,
+        digest('2')
+    );
+    assert_eq!(waiting.clear, unblock);
     story.service.ask(ServiceRequest::Redeploy, story.now);
     assert!(story.check(found('2')).begins(), "nobody is asked, either");
 }

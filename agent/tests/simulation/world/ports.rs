@@ -224,6 +224,10 @@ impl Registry for FakeWorld {
         self.point().await;
         Ok(self.lock().registry.values().any(|known| known == digest))
     }
+
+    async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
+        ImageLabels::default()
+    }
 }
 
 /// Its engine is in no swarm.

@@ -1,0 +1,159 @@
+//! What an image says of itself, read from its configuration without fetching it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::fault::Fault;
+use super::{Host, RegistryClient, whose};
+use crate::model::RegistryError;
+use crate::model::image::{Digest, ImageLabels, Reference, Repository};
+use crate::ports::Urgency;
+
+/// Most bytes of an image's configuration.
+const CONFIG_LIMIT: usize = 1024 * 1024;
+/// For all requests together: an update waits for them.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An index or a manifest.
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    manifests: Vec<Entry>,
+    config: Option<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Descriptor {
+    digest: Digest,
+}
+
+/// The image of one platform.
+#[derive(Deserialize)]
+struct Entry {
+    digest: Digest,
+    #[serde(default)]
+    platform: Platform,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Platform {
+    os: String,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    #[serde(default)]
+    config: Config,
+}
+
+#[derive(Default, Deserialize)]
+struct Config {
+    #[serde(rename = "Labels")]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl RegistryClient {
+    pub(super) async fn labels_of(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+    ) -> Result<ImageLabels, RegistryError> {
+        let host = self.host(&repository.host)?;
+        let pass = host.gate.pass(Urgency::Routine).await?;
+        let read = timeout(PATIENCE, Box::pin(self.read_labels(&host, repository, digest))).await;
+        let too_slow = || Fault::Image(format!("{}: no labels in time", whose(repository)));
+        let outcome = read.unwrap_or_else(|_| Err(too_slow()));
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
+
+    async fn read_labels(
+        &self,
+        host: &Host,
+        repository: &Repository,
+        digest: &Digest,
+    ) -> Result<ImageLabels, Fault> {
+        let mut digest = digest.clone();
+        // An index, and then the image of one platform: they are built from the same sources. Attestations, which have
+        // no platform, stand there, too.
+        for _ in 0..2 {
+            let pinned =
+                Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
+            let body = self.manifest(host, &pinned).await?.filter(|body| digest.is_of(body));
+            let Some(manifest) = body.and_then(|body| serde_json::from_slice::<Manifest>(&body).ok()) else {
+                break;
+            };
+            if let Some(config) = manifest.config {
+                let blob = self.blob(host, repository, &config.digest, CONFIG_LIMIT).await?;
+                return Ok(blob.map(|blob| labels(&blob)).unwrap_or_default());
+            }
+            let is_image = |entry: &Entry| entry.platform.os != "unknown";
+            let Some(entry) = manifest.manifests.into_iter().find(is_image) else { break };
+            digest = entry.digest;
+        }
+        Ok(ImageLabels::default())
+    }
+}
+
+fn labels(config: &[u8]) -> ImageLabels {
+    let image: Option<Image> = serde_json::from_slice(config).ok();
+    let labels = image.and_then(|image| image.config.labels).unwrap_or_default();
+    ImageLabels::read(|name| labels.get(name).map(String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use wiremock::matchers::{method, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::super::{Credentials, RegistrySettings};
+    use super::*;
+    use crate::ports::Registry;
+
+    async fn put(server: &MockServer, kind: &str, content: &Value) -> Digest {
+        let body = content.to_string().into_bytes();
+        let digest = Digest::of(&body);
+        let answer = ResponseTemplate::new(200).set_body_bytes(body);
+        let place = format!("/v2/web/{kind}/{digest}");
+        Mock::given(method("GET")).and(path(place)).respond_with(answer).mount(server).await;
+        digest
+    }
+
+    #[tokio::test]
+    async fn the_labels_of_an_image_are_read_also_behind_an_index_and_are_none_where_it_is_gone() {
+        let server = MockServer::start().await;
+        let labels = json!({ "org.opencontainers.image.version": "1.2", "other": "x" });
+        let config = put(&server, "blobs", &json!({ "config": { "Labels": labels } })).await;
+        let manifest = json!({ "schemaVersion": 2, "config": { "digest": config } });
+        let image = put(&server, "manifests", &manifest).await;
+        let attestation = json!({ "digest": config, "platform": { "os": "unknown" } });
+        let entry = json!({ "digest": image, "platform": { "os": "linux" } });
+        let index = json!({ "schemaVersion": 2, "manifests": [attestation, entry] });
+        let index = put(&server, "manifests", &index).await;
+        let bare = put(&server, "blobs", &json!({ "config": { "Labels": null } })).await;
+        let bare =
+            put(&server, "manifests", &json!({ "schemaVersion": 2, "config": { "digest": bare } })).await;
+
+        let home_host = server.address().to_string();
+        let settings = RegistrySettings {
+            home: server.uri(),
+            home_host: home_host.clone(),
+            insecure: false,
+            concurrency: 2,
+        };
+        let credentials = Credentials::new(None, String::new().into());
+        let client = RegistryClient::new(settings, std::sync::Arc::new(credentials)).unwrap();
+        let repository = Repository { host: home_host, path: "web".into() };
+        for (digest, version) in
+            [(&image, Some("1.2")), (&index, Some("1.2")), (&bare, None), (&Digest::of(b"gone"), None)]
+        {
+            let said = client.labels(&repository, digest).await;
+            assert_eq!((said.version.as_deref(), said.source), (version, None), "{digest}");
+        }
+    }
+}

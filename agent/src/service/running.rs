@@ -1,0 +1,148 @@
+//! What runs of each image, since when it is proven, and what its tag names in the registry: what the fleet and `/why` are
+//! told of it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfiguredImage;
+use crate::model::Container;
+use crate::model::image::Digest;
+
+use super::candidate::Found;
+use super::input::{ImageView, LocalImage};
+use super::rollout::plan::ImageChange;
+use super::{Service, compare};
+
+/// The digest of an image that passed its probation last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// The digest.
+    pub digest: Digest,
+    /// When it passed.
+    pub at: Timestamp,
+}
+
+/// How one configured image stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageState {
+    /// As configured.
+    pub image: String,
+    /// What its live containers run; `None` where none does, or where that is not known.
+    pub running: Option<Digest>,
+    /// When that passed its probation here. None while a deployment is under way.
+    pub proven_at: Option<Timestamp>,
+    /// What the registry has, where that does not run: also a digest that is blocked, held or not signed.
+    pub available: Option<Digest>,
+    /// Since when the registry is known to have it.
+    pub behind_since: Option<Timestamp>,
+}
+
+impl Service {
+    /// Notes that a digest of an image passed its probation and runs.
+    pub(super) fn note_proof(&mut self, image: &str, digest: &Digest, now: Timestamp) {
+        let proof = Proof { digest: digest.clone(), at: now };
+        let known = self.durable.proofs.entry(image.to_owned()).or_insert_with(|| proof.clone());
+        if known.digest != *digest {
+            *known = proof;
+        }
+    }
+
+    /// How each configured image stands.
+    pub(super) fn image_states(&self) -> Vec<ImageState> {
+        self.config.images.iter().map(|image| self.image_state(image)).collect()
+    }
+
+    fn image_state(&self, image: &ConfiguredImage) -> ImageState {
+        let known = self.known_images(image);
+        let id_of = |c: &Container| known.iter().find(|local| local.id == c.image);
+        let live: Vec<Option<&LocalImage>> = self.live_containers(image).map(id_of).collect();
+        let published = self.published(image);
+        let remote = published.as_ref().map(|(digest, _)| digest);
+        let runs = live.iter().copied().flatten().next();
+        let running =
+            runs.and_then(|local| compare::shown_digest(local, remote.or(image.reference.digest.as_ref())));
+        let lacks = |digest: &Digest| {
+            if live.is_empty() {
+                // What was fetched and is not used yet is here.
+                return known.iter().all(|local| !local.digests.contains(digest));
+            }
+            live.iter().flatten().any(|local| !local.digests.contains(digest))
+        };
+        let (available, since) = published.filter(|(digest, _)| lacks(digest)).unzip();
+        ImageState {
+            image: image.configured.clone(),
+            proven_at: self.proof_of(image, &live).filter(|_| running.is_some()),
+            running,
+            available,
+            behind_since: since.flatten(),
+        }
+    }
+
+    /// Time since the digest of a change was first seen behind its tag. Where nothing may hold an update that is not noted,
+    /// and the check that found it has begun the deployment.
+    pub(super) fn time_since_found(
+        &self,
+        change: &ImageChange,
+        begun: Timestamp,
+        now: Timestamp,
+    ) -> Duration {
+        let is_it = |found: &&Found| {
+            found.image == change.configured
+                && found.digest == change.digest
+                && found.reference.as_ref() == Some(&change.reference)
+        };
+        let found = self.durable.found.iter().find(is_it).map(|found| found.first_seen.min(begun));
+        Duration::try_from(now.duration_since(found.unwrap_or(begun))).unwrap_or_default()
+    }
+
+    /// When what these containers run passed its probation.
+    fn proof_of(&self, image: &ConfiguredImage, live: &[Option<&LocalImage>]) -> Option<Timestamp> {
+        let durable = &self.durable;
+        let proof = durable.proofs.get(&image.configured).filter(|_| !self.is_deploying())?;
+        let unproven = durable.unproven.get(&image.configured);
+        let is_proven =
+            |local: &LocalImage| local.digests.contains(&proof.digest) && Some(&local.id) != unproven;
+        live.iter().all(|local| local.is_some_and(is_proven)).then_some(proof.at)
+    }
+
+    /// What the registry has under the tag, as far as it has said, and since when that is known.
+    fn published(&self, image: &ConfiguredImage) -> Option<(Digest, Option<Timestamp>)> {
+        let view = self.view_of(image).filter(|_| self.can_check())?;
+        let is_it = |found: &&Found| {
+            found.image == image.configured && found.reference.as_ref() == Some(view.target())
+        };
+        let found = self.durable.found.iter().find(is_it);
+        let digest = view.remote.as_ref().or(found.map(|found| &found.digest))?;
+        let since = found.filter(|found| found.digest == *digest).map(|found| found.first_seen);
+        Some((digest.clone(), since))
+    }
+
+    /// How the last check saw an image.
+    pub(super) fn view_of(&self, image: &ConfiguredImage) -> Option<&ImageView> {
+        let views = self.seen.iter().flat_map(|seen| &seen.images);
+        views.into_iter().find(|view| view.configured == image.configured)
+    }
+
+    /// The local images of a configured one that are known: what the last check saw, and what was fetched since.
+    pub(super) fn known_images(&self, image: &ConfiguredImage) -> Vec<LocalImage> {
+        let seen = self.view_of(image).into_iter().flat_map(|view| view.running.iter().chain(&view.tagged));
+        seen.chain(self.fetched.get(&image.configured)).cloned().collect()
+    }
+
+    /// The live containers of an image, less those that compose does not bring along.
+    pub(super) fn live_containers<'a>(
+        &'a self,
+        image: &'a ConfiguredImage,
+    ) -> impl Iterator<Item = &'a Container> {
+        // A deployment that is not over may have brought it to another tag.
+        let mut changes = self.durable.deployment.iter().flat_map(|d| &d.plan().image_changes);
+        let change = changes.find(|change| change.configured == image.configured);
+        let is_of = move |c: &Container| {
+            c.is_made_from(self.reference_of(image)) || change.is_some_and(|change| change.is_of_container(c))
+        };
+        let left_behind = &self.durable.left_behind;
+        self.containers().iter().filter(move |c| c.is_live() && is_of(c) && !left_behind.contains(&c.id))
+    }
+}
