@@ -37,6 +37,9 @@ pub struct Found {
     /// A person has approved it.
     #[serde(default)]
     pub approved: bool,
+    /// A person's trigger has found it, and its update has not begun since.
+    #[serde(default)]
+    pub triggered: bool,
     /// It was told that it waits.
     #[serde(default)]
     pub announced: bool,
@@ -72,6 +75,8 @@ pub struct Candidate {
     pub approved: bool,
     /// Why it does not count as signed, where it must be.
     pub unsigned: Option<Unsigned>,
+    /// A person's trigger has found it.
+    pub triggered: bool,
     /// The gate command's answer; `None` while there is none.
     pub command: Option<GateAnswer>,
     /// What the warden said, where it holds it back.
@@ -121,12 +126,14 @@ impl Service {
             let known = |known: &&Found| known.image == *image && known.digest == *remote;
             let is = |what: fn(&Found) -> bool| found.iter().filter(known).any(what);
             let (approved, announced) = (is(|found| found.approved), is(|found| found.announced));
+            let triggered = is(|found| found.triggered);
             found.push(Found {
                 image: image.clone(),
                 reference: Some(target.clone()),
                 digest: remote.clone(),
                 first_seen: now,
                 approved,
+                triggered,
                 announced,
                 not_before: others
                     .get(&target.to_string())
@@ -219,6 +226,7 @@ impl Service {
             first_seen: found.first_seen,
             approved: found.approved,
             unsigned,
+            triggered: found.triggered,
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             fleet: self.fleet_hold(&view.configured, &remote),
@@ -270,7 +278,7 @@ impl Service {
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let Self { config, fleet, .. } = self;
         let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
-        let rules = Rules::of(&config.name, update, fleet, is_shared, self.asker(), now);
+        let rules = Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now);
         rules.filter(|_| config.auto_update)
     }
 
@@ -284,21 +292,26 @@ impl Service {
         Some(self.rules(now)?.first_held(&self.seen_candidates())?.1.why)
     }
 
-    /// Who wants the update that would begin now.
-    pub(super) fn asker(&self) -> Asker {
-        if self.trigger_passes { Asker::Trigger } else { Asker::Cycle }
-    }
-
-    /// A person's trigger is the approval of what it found.
-    pub(super) fn approve_found(&mut self, observation: &Observation) {
-        if !self.config.update.as_ref().is_some_and(|update| update.approve) {
-            return;
+    /// A person's trigger is for what it found, and for nothing that is pushed later. It holds until the update begins,
+    /// also where a gate that no trigger passes lets that wait.
+    pub(super) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
+        if let Some(postponed) = &mut self.durable.postponed {
+            postponed.until = postponed.until.min(now);
         }
+        let is_approval = self.config.update.as_ref().is_some_and(|update| update.approve);
         let digests: Vec<(String, Digest)> =
             self.candidates(observation).map(|candidate| (candidate.image, candidate.digest)).collect();
         for (image, digest) in digests {
-            self.found_mut(&image, &digest).for_each(|found| found.approved = true);
+            for found in self.found_mut(&image, &digest) {
+                found.triggered = true;
+                found.approved |= is_approval;
+            }
         }
+    }
+
+    /// The trigger for a digest is over: its update begins, or it runs.
+    pub(super) fn end_trigger(&mut self, image: &str, digest: &Digest) {
+        self.found_mut(image, digest).for_each(|found| found.triggered = false);
     }
 
     /// A person approves the digest that waits, or the one that is named.

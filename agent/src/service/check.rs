@@ -42,8 +42,7 @@ impl Service {
         self.follow_failed_tags(&observation);
         self.forget_permits(now);
         if asked {
-            self.trigger_passes = true;
-            self.approve_found(&observation);
+            self.note_trigger(&observation, now);
         }
         let Compared { stale, matching } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files);
@@ -85,7 +84,6 @@ impl Service {
             return;
         }
         self.follow_candidates(now);
-        self.trigger_passes &= self.wanted == Some(Cause::Update) || self.awaits_command();
         if let Some(why) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
             self.emit(Event::TriggerFailed { why: why.clone() }, now);
         }
@@ -127,7 +125,10 @@ impl Service {
                 }
                 Comparison::UpToDate => {
                     let remote = view.remote.clone();
-                    self.durable.published.extend(remote.clone().map(|remote| (image.clone(), remote)));
+                    if let Some(remote) = &remote {
+                        self.durable.published.insert(image.clone(), remote.clone());
+                        self.end_trigger(&image, remote);
+                    }
                     self.durable.not_found.remove(&image);
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;

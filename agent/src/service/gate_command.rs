@@ -97,11 +97,6 @@ impl Service {
         Some(action)
     }
 
-    /// Whether the gate command's answer is awaited.
-    pub(super) fn awaits_command(&self) -> bool {
-        self.command_asks.iter().any(|ask| ask.state != AskState::Answered)
-    }
-
     /// The gate command has answered.
     pub(super) fn command_answered(
         &mut self,

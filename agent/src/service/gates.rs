@@ -173,9 +173,11 @@ impl<'a> Rules<'a> {
 impl Rules<'_> {
     /// The gates that hold a digest, in order.
     fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
+        let asker = if self.asker == Asker::Cycle && candidate.triggered { Asker::Trigger } else { self.asker };
+        let rules = self.asked_by(asker);
         let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
-        let rows = rows.filter(move |row| !row.passed_by.contains(&self.asker));
-        rows.map(move |row| (row.word, (row.judge)(self, candidate))).filter(|(_, gate)| gate.holds)
+        let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
+        rows.map(move |row| (row.word, (row.judge)(&rules, candidate))).filter(|(_, gate)| gate.holds)
     }
 
     /// The first gate that holds a digest.
@@ -188,10 +190,9 @@ impl Rules<'_> {
         candidates.iter().find_map(|candidate| Some((candidate, self.first_hold(candidate)?)))
     }
 
-    /// When the next gate that holds a digest back from poll cycles lets it go by itself.
+    /// When the next gate that holds a digest lets it go by itself.
     pub(super) fn lifts_at(&self, candidate: &Candidate) -> Option<Timestamp> {
-        let rules = self.asked_by(Asker::Cycle);
-        let lifts = rules.holds(candidate).filter_map(|(_, gate)| gate.lifts_at);
+        let lifts = self.holds(candidate).filter_map(|(_, gate)| gate.lifts_at);
         lifts.filter(|at| *at > self.now).min()
     }
 

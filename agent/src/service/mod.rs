@@ -145,8 +145,6 @@ pub struct Service {
     /// The first part of the check under way was decided on already.
     rest_follows: bool,
     redeploy_asked: bool,
-    /// A person's trigger passes some gates, until the update that it is about begins or there is none.
-    trigger_passes: bool,
     /// A cycle, or a person, has asked for a check since the gate command was asked last.
     new_cycle: bool,
     /// Questions to the gate command.
@@ -213,7 +211,6 @@ impl Service {
             checking: false,
             rest_follows: false,
             redeploy_asked: false,
-            trigger_passes: false,
             new_cycle: false,
             command_asks: Vec::new(),
             fleet: Arc::default(),

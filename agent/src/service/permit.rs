@@ -11,7 +11,7 @@ use super::Service;
 use super::action::Action;
 use super::candidate::Candidate;
 use super::fleet::line;
-use super::rollout::plan::Cause;
+use super::rollout::plan::{Cause, ImageChange};
 
 /// Shortest and longest wait before a warden that said "wait" is asked again. Seconds.
 const SOONEST: i64 = 1;
@@ -276,14 +276,28 @@ impl Service {
         self.permits = before.permits.inherited();
     }
 
-    /// What the deployment under way would have been asked for; `None` where it is none that is asked for.
-    pub(super) fn deployed_asks(&self) -> Option<Vec<FleetAsk>> {
+    /// A deployment has begun: what the last one was asked for is over, and so are triggers for what this one brings.
+    pub(super) fn note_begun(&mut self) {
+        self.permits.decided.clear();
+        let changes = self.deployed_changes().map(|(_, changes)| changes).unwrap_or_default();
+        let digests: Vec<_> = changes.iter().map(|c| (c.configured.clone(), c.digest.clone())).collect();
+        for (image, digest) in digests {
+            self.end_trigger(&image, &digest);
+        }
+    }
+
+    /// The deployment under way: what it is for, and what it brings.
+    fn deployed_changes(&self) -> Option<(&Cause, &[ImageChange])> {
         let in_swarm = || self.durable.swarm.as_ref().map(|r| (&r.plan.cause, r.plan.change.as_slice()));
         let deployment = self.durable.deployment.as_ref();
-        let of_compose = deployment.map(|d| (&d.plan().cause, &*d.plan().image_changes));
-        let (cause, changes) = of_compose.or_else(in_swarm)?;
+        deployment.map(|d| (&d.plan().cause, &*d.plan().image_changes)).or_else(in_swarm)
+    }
+
+    /// What the deployment under way would have been asked for; `None` where it is none that is asked for.
+    pub(super) fn deployed_asks(&self) -> Option<Vec<FleetAsk>> {
+        let (cause, changes) = self.deployed_changes()?;
         let is_asked = *cause == Cause::Update && self.fleet.is_gating();
-        let ask = |change: &super::rollout::plan::ImageChange| FleetAsk {
+        let ask = |change: &ImageChange| FleetAsk {
             image: change.reference.to_string(),
             digest: change.digest.to_string(),
             service: self.config.name.clone(),

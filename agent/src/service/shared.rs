@@ -112,6 +112,7 @@ impl Service {
             approved: found.is_some_and(|found| found.approved),
             // `Unsigned::Elsewhere` says it, whoever asks.
             unsigned: None,
+            triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
             fleet: None,
             others: Vec::new(),

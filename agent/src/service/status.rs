@@ -56,8 +56,6 @@ pub struct Snapshot {
     pub candidates: Vec<Candidate>,
     /// The gates as configured.
     pub update: Option<Arc<UpdateConfig>>,
-    /// Who would get an update that begins now.
-    pub asker: Asker,
     /// Whether another service of the project may hold an image of this one.
     pub shares_gates: bool,
     /// What the registries gave instead of digests in the last check.
@@ -133,7 +131,7 @@ impl Snapshot {
     /// What the gates go by; `None` where the service has none.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let update = self.update.as_deref();
-        Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, self.asker, now)
+        Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, Asker::Cycle, now)
     }
 }
 
@@ -209,7 +207,6 @@ impl Service {
             images: self.image_states(),
             candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
-            asker: self.asker(),
             shares_gates: self.shares_gates(),
             registry_fault: self.seen.as_deref().and_then(Observation::registry_fault),
             in_force: self.in_force(),

@@ -40,7 +40,6 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         images: Vec::new(),
         candidates: Vec::new(),
         update: None,
-        asker: Asker::Cycle,
         shares_gates: false,
         registry_fault: None,
         in_force: BTreeMap::new(),

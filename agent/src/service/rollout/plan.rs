@@ -272,7 +272,6 @@ impl Service {
         };
         let tag = self.plan_tag(observation, &image_changes);
         self.durable.rollback_failed = false;
-        self.trigger_passes &= cause != Cause::Update;
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
@@ -293,7 +292,7 @@ impl Service {
                 deployment.plan().cause == Cause::ComposeChanged || self.durable.files_pending;
         }
         self.durable.deployment = Some(Box::new(deployment));
-        self.permits.decided.clear();
+        self.note_begun();
         true
     }
 

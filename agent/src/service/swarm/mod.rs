@@ -103,16 +103,15 @@ impl Service {
             back,
         };
         self.durable.rollback_failed = false;
-        self.trigger_passes &= plan.cause != Cause::Update;
         self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, now)));
-        self.permits.decided.clear();
+        self.note_begun();
         true
     }
 
     /// Whether this digest failed because of the nodes a short time ago.
     fn is_postponed(&self, digest: &Digest, now: Timestamp) -> bool {
         let postponed = self.durable.postponed.as_ref();
-        !self.trigger_passes && postponed.is_some_and(|one| one.digest == *digest && now < one.until)
+        postponed.is_some_and(|one| one.digest == *digest && now < one.until)
     }
 
     /// The next step of the update under way, or a look at its tasks.

@@ -1,5 +1,6 @@
 //! Stories of updates that are held back: what is told, what a person passes, what time does (DECISIONS 7).
 
+use evenkeel_common::wire::{FleetAnswer, Permission};
 use jiff::tz::TimeZone;
 
 use super::fleet::{failed, freeze_from};
@@ -60,11 +61,15 @@ impl Story {
     }
 
     fn asks_command(&mut self) -> bool {
+        self.asks_command_about('2')
+    }
+
+    fn asks_command_about(&mut self, remote: char) -> bool {
         match self.act() {
             None => false,
             Some(Action::AskCommand { argv, image, question }) => {
                 assert_eq!((argv.as_slice(), image.as_str()), (&["/bin/may-update".to_owned()][..], IMAGE));
-                assert_eq!((question.digest, question.old_digest), (digest('2'), Some(digest('1'))));
+                assert_eq!((question.digest, question.old_digest), (digest(remote), Some(digest('1'))));
                 true
             }
             Some(other) => panic!("expected a question or nothing, got {other:?}"),
@@ -72,7 +77,20 @@ impl Story {
     }
 
     fn answers(&mut self, answer: GateAnswer) -> &mut Self {
-        self.input(Input::CommandAnswered { image: IMAGE.into(), digest: digest('2'), answer })
+        self.answers_about('2', answer)
+    }
+
+    fn answers_about(&mut self, remote: char, answer: GateAnswer) -> &mut Self {
+        self.input(Input::CommandAnswered { image: IMAGE.into(), digest: digest(remote), answer })
+    }
+
+    /// The warden is asked, and answers "wait".
+    fn fleet_lets_wait(&mut self) {
+        let Some(Action::AskFleet { image, ask }) = self.act() else { panic!("no question") };
+        let why = "another machine is trying it".to_owned();
+        let answer = FleetAnswer { answer: Permission::Wait, why, gate: Some("ring".into()), again: 30, agent: None };
+        self.input(Input::FleetAnswered { image, ask, answer: Ok(answer) });
+        assert_eq!(self.held_by().as_deref(), Some("ring"));
     }
 
     fn held_by(&self) -> Option<String> {
@@ -174,6 +192,54 @@ fn a_trigger_passes_nothing_for_the_next_digest() {
     story.at(10).poll(found('2'));
     assert!(!story.updates());
     assert_eq!(story.held_by().as_deref(), Some("min_age"));
+
+    // The command lets what was triggered wait; what is pushed meanwhile was approved by nobody.
+    let mut story = Story::of(with(UpdateConfig { approve: true, gate: asked().gate, ..old_enough() }));
+    story.at(0).trigger(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Wait { reason: String::new() });
+    story.at(10).poll(found('3'));
+    assert!(story.asks_command_about('3'));
+    story.answers_about('3', GateAnswer::Go { reason: String::new() }).check(found('3'));
+    assert!(!story.updates());
+    assert_eq!(story.held_by().as_deref(), Some("approval"));
+    // Neither was the first one when it comes back.
+    story.at(20).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Go { reason: String::new() }).check(found('2'));
+    assert!(!story.updates());
+    assert_eq!(story.held_by().as_deref(), Some("approval"));
+
+    // The same where the warden lets it wait: with every look the update is wanted for a moment.
+    let mut story = Story::of(with(old_enough()));
+    story.input(Input::Fleet(Arc::new(FleetView { link: Link::Present, ..FleetView::default() })));
+    story.at(0).trigger(found('2'));
+    story.fleet_lets_wait();
+    story.at(60).poll(found('2'));
+    story.fleet_lets_wait();
+    story.at(120).poll(found('3'));
+    assert!(!story.updates());
+    assert_eq!(story.held_by().as_deref(), Some("min_age"));
+}
+
+#[test]
+fn a_trigger_is_for_its_digest_until_that_is_deployed_whatever_else_lets_it_wait() {
+    let update = UpdateConfig { approve: true, gate: asked().gate, ..old_enough() };
+    let mut before = Story::of(with(update.clone()));
+    before.at(0).trigger(found('2'));
+    assert!(before.asks_command());
+    before.answers(GateAnswer::Wait { reason: String::new() });
+    // The agent is started again.
+    let mut story = Story::of(with(update.clone()));
+    let durable = before.service.durable().clone();
+    let start = StartReason::Start;
+    (story.service, _) =
+        Service::new(Arc::new(with(update)), durable, boot_of("one", "one"), start, story.now);
+    story.at(600).poll(found('2'));
+    assert!(story.asks_command());
+    story.answers(GateAnswer::Go { reason: String::new() }).check(found('2'));
+    assert!(story.updates());
+    assert!(!story.service.durable().found[0].triggered, "it is deployed once");
 }
 
 #[test]

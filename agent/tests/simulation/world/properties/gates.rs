@@ -18,10 +18,11 @@ use super::AtEnd;
 
 const HELD: &str = "a digest that a gate holds is neither fetched nor started";
 const APPROVAL: &str = "an approval is a person's, outlives the agent, and ends with the digest";
+const TRIGGER: &str = "a trigger is a person's, and ends with the digest that it found";
 const FIRST_SEEN: &str = "since when a digest is known outlives the agent";
 const PASSES: &str = "a trigger passes approval, age and window, and a redeploy passes the command, too";
 
-/// How long after a person's trigger an update may be due to it. A registry that hangs takes 30 s.
+/// How long after a person's trigger its check may end. A registry that hangs takes 30 s.
 const TRIGGERED: SignedDuration = SignedDuration::from_secs(75);
 /// What a gate lifts at the end of a life must be deployed by then.
 const SLACK: SignedDuration = SignedDuration::from_secs(20);
@@ -45,6 +46,8 @@ pub(in super::super) struct Gated {
     approved: BTreeSet<(String, Digest)>,
     /// When a person triggered a service last.
     triggered: BTreeMap<String, Timestamp>,
+    /// What these triggers have found, by service.
+    found_by_trigger: BTreeSet<(String, Digest)>,
     /// Whether the gate command's last answer was "go", by service.
     answers: BTreeMap<(String, Digest), bool>,
     /// Digests that may be here: they ran from the beginning, a person has fetched them, or a deployment of them was
@@ -141,14 +144,14 @@ impl Inner {
     /// A deployment begins.
     pub(super) fn check_begun(&mut self, service: &str, plan: &Plan) {
         let config = self.truth.configs.iter().find(|config| config.name == service).cloned();
-        let triggered = self.truth.gated.triggered.get(service);
-        let is_triggered = triggered.is_some_and(|at| self.now.duration_since(*at) <= TRIGGERED);
-        let asker = match plan.cause {
-            Cause::Redeploy => Asker::Redeploy,
-            _ if is_triggered => Asker::Trigger,
-            _ => Asker::Cycle,
-        };
         for change in &plan.image_changes {
+            let key = (service.to_owned(), change.digest.clone());
+            let is_triggered = self.truth.gated.found_by_trigger.remove(&key);
+            let asker = match plan.cause {
+                Cause::Redeploy => Asker::Redeploy,
+                _ if is_triggered => Asker::Trigger,
+                _ => Asker::Cycle,
+            };
             let tag = change.reference.tagged();
             let is_new = change.old_digest.as_ref() != Some(&change.digest);
             if config.is_some() && is_new {
@@ -202,14 +205,22 @@ impl Inner {
         let gated = &mut self.truth.gated;
         let is_there = |digest: &Digest| durable.found.iter().any(|found| found.digest == *digest);
         gated.approved.retain(|(of, digest)| of != service || is_there(digest));
+        gated.found_by_trigger.retain(|(of, digest)| of != service || is_there(digest));
         gated.noted.retain(|(of, _), (digest, _)| of != service || is_there(digest));
         let triggered = gated.triggered.get(service).copied();
         let is_triggered = triggered.is_some_and(|at| now.duration_since(at) <= TRIGGERED);
-        let (mut odd, mut anew) = (Vec::new(), Vec::new());
+        let (mut odd, mut anew, mut untriggered) = (Vec::new(), Vec::new(), Vec::new());
         for found in &durable.found {
             let key = (service.to_owned(), found.digest.clone());
             if found.approved && is_triggered {
                 gated.approved.insert(key.clone());
+            }
+            if found.triggered && !gated.found_by_trigger.contains(&key) {
+                if is_triggered {
+                    gated.found_by_trigger.insert(key.clone());
+                } else {
+                    untriggered.push(found.digest.clone());
+                }
             }
             if found.approved != gated.approved.contains(&key) {
                 odd.push(found.digest.clone());
@@ -225,6 +236,9 @@ impl Inner {
         let is_blurred = self.is_blurred();
         for digest in odd {
             self.unless(is_blurred, APPROVAL, |inner| inner.readable(digest.as_str()));
+        }
+        for digest in untriggered {
+            self.unless(is_blurred, TRIGGER, |inner| inner.readable(digest.as_str()));
         }
         for ((digest, before), (_, after)) in anew {
             let holds = is_blurred || self.is_shifted(before, after);
