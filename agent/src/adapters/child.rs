@@ -28,6 +28,15 @@ pub(super) enum End {
     TooLong,
 }
 
+/// What becomes of processes that a command has left behind and that do not hold its output any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leftovers {
+    /// They go on: compose's helpers may keep a connection for the next command.
+    Keep,
+    /// They are killed.
+    Kill,
+}
+
 /// A process group that is killed when this is dropped: killing the child alone would leave its children, and
 /// compose is a child of `docker`.
 struct Group(Option<Pid>);
@@ -57,6 +66,7 @@ pub(super) async fn run(
     mut command: Command,
     answer: Option<File>,
     deadline: Instant,
+    leftovers: Leftovers,
     tail: &mut Tail,
 ) -> io::Result<End> {
     let (reader, writer) = io::pipe()?;
@@ -75,7 +85,9 @@ pub(super) async fn run(
 
     if let Ok(ended) = timeout_at(deadline, follow(&mut child, &mut output, tail)).await {
         let (status, complete) = ended?;
-        if complete {
+        // A group that is left has its number to itself. One that is empty could only be mistaken for another if all
+        // numbers were given out since the child's end.
+        if complete && leftovers == Leftovers::Keep {
             group.0 = None;
         }
         return Ok(End::Exited(status));

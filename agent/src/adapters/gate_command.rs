@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::child::{End, run};
+use super::child::{End, Leftovers, run};
 use crate::model::output::{Tail, clip_end};
 use crate::model::text::plainly;
 use crate::ports::{GateAnswer, GateCommand, GateQuestion};
@@ -51,7 +51,7 @@ impl GateCommand for GatePrograms {
             ("EK_OLD_DIGEST", question.old_digest.as_ref().map(ToString::to_string).unwrap_or_default()),
         ]);
         let mut tail = Tail::default();
-        let end = run(command, None, Instant::now() + self.limit, &mut tail).await;
+        let end = run(command, None, Instant::now() + self.limit, Leftovers::Kill, &mut tail).await;
         let reason = last_line(&tail.text());
         let failed = |what: String| format!("{program} {what}");
         match end {
@@ -154,9 +154,12 @@ mod tests {
         assert!(reason.chars().count() <= REASON + 1);
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
-        let forks = format!("sleep 600 & echo $! > {}; echo forked", pid.display());
-        assert_eq!(soon(&forks).await, GateAnswer::Go { reason: "forked".into() });
-        ends(&pid).await;
+        // Also one that does not hold the output.
+        for to in ["", ">/dev/null 2>&1"] {
+            let forks = format!("sleep 600 {to} & echo $! > {}; echo forked", pid.display());
+            assert_eq!(soon(&forks).await, GateAnswer::Go { reason: "forked".into() });
+            ends(&pid).await;
+        }
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
-use super::child::{End, run};
+use super::child::{End, Leftovers, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
 use crate::model::output::{Tail, stable};
@@ -229,7 +229,9 @@ impl ComposeCli {
         let mut tail = Tail::default();
         let mut command = self.bare_command(folder, &[]);
         command.args(words);
-        let end = run(command, None, Instant::now() + VERSION_LIMIT.min(self.limit), &mut tail).await?;
+        let end =
+            run(command, None, Instant::now() + VERSION_LIMIT.min(self.limit), Leftovers::Keep, &mut tail)
+                .await?;
         Ok((end, tail.text()))
     }
 
@@ -280,7 +282,7 @@ impl ComposeCli {
             let command = self.command(project, task, folder, &variables);
             let answer = answer.as_ref().map(File::try_clone).transpose();
             let answer = answer.map_err(|error| silent(plainly(&error)))?;
-            let end = run(command, answer, deadline, &mut tail)
+            let end = run(command, answer, deadline, Leftovers::Keep, &mut tail)
                 .await
                 .map_err(|error| silent(self.not_started(&error, folder)))?;
             let output = tail.text();
