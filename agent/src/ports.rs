@@ -144,6 +144,9 @@ pub trait Signatures: Send + Sync + 'static {
         digest: &Digest,
         keys: &[PathBuf],
     ) -> Result<SignatureVerdict, SignatureError>;
+
+    /// What is wrong with those of the files that can't be used.
+    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String>;
 }
 
 /// Asks registries which tags there are.

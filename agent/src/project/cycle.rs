@@ -47,6 +47,11 @@ impl Cycle {
         self.by_person
     }
 
+    /// Whether it is a poll cycle of its own: one by the clock, or one that a person asked for.
+    pub fn is_new(&self) -> bool {
+        self.by_person || self.urgency == Urgency::Routine
+    }
+
     /// What the tag points at; the first to ask causes the request.
     pub async fn digest(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let answer = {

@@ -315,7 +315,7 @@ impl Member {
                     // Where it can't be written now, the record says why, and nothing could be done about it anyway.
                     let _ = self.commit(draft, Vec::new(), now).await;
                 }
-                if self.service.check() {
+                if self.service.check(cycle.is_new()) {
                     self.cycle = Some(cycle);
                     self.waiting.push(done);
                 } else {

@@ -138,6 +138,7 @@ impl Check {
             left_out,
             unanswered,
             unsigned,
+            key_faults: world.signatures.unusable_keys(signed_by(config)).await,
             tag,
             ..Observation::default()
         })
@@ -203,10 +204,10 @@ impl Check {
         view: &ImageView,
         patience: Option<Duration>,
     ) -> Result<Option<Unsigned>, Unanswered> {
-        let keys = match &self.config.update {
-            Some(update) if !update.signed_by.is_empty() => &update.signed_by,
-            _ => return Ok(None),
-        };
+        let keys = signed_by(&self.config);
+        if keys.is_empty() {
+            return Ok(None);
+        }
         let asked = self.cycle.signature(&self.world.signatures, &view.reference.repository, digest, keys);
         let verdict = match patience {
             Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
@@ -239,6 +240,11 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// Files with the keys that images must be signed with; none where they need not be.
+fn signed_by(config: &ServiceConfig) -> &[PathBuf] {
+    config.update.as_ref().map_or(&[], |update| &update.signed_by)
 }
 
 /// How a check ended, for those who wait for it.

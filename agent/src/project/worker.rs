@@ -289,7 +289,7 @@ impl Worker {
         }
         if let Some(turn) = &self.turn {
             for member in self.members.iter_mut().filter(|member| member.name() != turn) {
-                member.service.sibling_begins();
+                member.service.sibling_begins(turn);
             }
         }
         has_changed

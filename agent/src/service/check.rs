@@ -92,6 +92,11 @@ impl Service {
         self.conclude_check(asked, &faults, undeployable, now);
     }
 
+    /// Whether an update was found that is to begin.
+    pub(super) fn wants_update(&self) -> bool {
+        self.wanted == Some(Cause::Update)
+    }
+
     /// Nothing could be seen.
     fn check_failed(&mut self, asked: bool, fault: CheckFault, now: Timestamp) {
         let text = match fault {
@@ -188,7 +193,7 @@ impl Service {
         if self.fault.as_ref().is_some_and(mended) {
             self.set_fault(None, now);
         }
-        if asked && self.wanted.is_none() {
+        if asked && self.wanted.is_none() && faults.is_empty() {
             let has_blocked = !self.durable.blocked.is_empty();
             let has_not_found = !self.durable.not_found.is_empty();
             let waits = undeployable.or_else(|| self.waits(now));

@@ -173,7 +173,8 @@ impl<'a> Rules<'a> {
 impl Rules<'_> {
     /// The gates that hold a digest, in order.
     fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
-        let asker = if self.asker == Asker::Cycle && candidate.triggered { Asker::Trigger } else { self.asker };
+        let asker =
+            if self.asker == Asker::Cycle && candidate.triggered { Asker::Trigger } else { self.asker };
         let rules = self.asked_by(asker);
         let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
         let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
@@ -398,7 +399,10 @@ fn deploying(view: &View<'_>) -> Gate {
             ..held("deploying", in_words(progress, view.config.swarm_service.as_deref()))
         },
         (None, true) => held("deploying", "the compose project is being brought up"),
-        (None, false) => open("deploying", "no deployment is under way"),
+        (None, false) => match &view.snapshot.waits_for {
+            Some(other) => held("deploying", wording::turn_of(other)),
+            None => open("deploying", "no deployment is under way"),
+        },
     }
 }
 
@@ -464,7 +468,7 @@ fn schedule(view: &View<'_>) -> Gate {
     }
 }
 
-/// No gate holds: what runs is what the registry has, as far as it was asked.
+/// No gate holds: an update is about to begin, or what runs is what the registry has, as far as it was asked.
 fn nothing_to_do(view: &View<'_>) -> String {
     let next = view.record.next_check.map(|at| format!("; the next check is at {}", seconds(at)));
     let next = next.unwrap_or_default();
@@ -474,6 +478,9 @@ fn nothing_to_do(view: &View<'_>) -> String {
     };
     let runs: String = view.snapshot.images.iter().filter_map(runs).collect();
     let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
+    if view.snapshot.update_wanted {
+        return format!("an update was found, and begins now{runs}");
+    }
     match view.record.last_check {
         Some(at) => format!("up to date as of the check at {}{runs}{next}{frozen}", seconds(at)),
         None => format!("not checked yet{next}{frozen}"),

@@ -1,6 +1,7 @@
 //! Each gate alone, and all of them in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
@@ -36,13 +37,16 @@ fn asked(change: Change) -> WhyReport {
 
 #[test]
 fn each_gate_alone_holds_and_gives_the_answer() {
-    let cases: [(&str, &str, Change); 7] = [
+    let cases: [(&str, &str, Change); 8] = [
         ("config", "auto_update is false", |_, config, _| config.auto_update = false),
         ("engine", "connection refused", |_, _, context| {
             context.engine_error = Some("connection refused");
         }),
         ("registry", "no route", |snapshot, _, _| snapshot.registry_fault = Some("no route".into())),
         ("deploying", "being brought up", |snapshot, _, _| snapshot.status.deploying = true),
+        ("deploying", "another service of the project is at work: api", |snapshot, _, _| {
+            (snapshot.update_wanted, snapshot.waits_for) = (true, Some("api".to_owned()));
+        }),
         ("blocked", "failed here", |snapshot, _, _| {
             snapshot.blocked = BTreeMap::from([("web".to_owned(), Digest::of(b"bad"))]);
         }),
@@ -69,6 +73,24 @@ fn every_gate_has_a_row_in_the_order_of_the_contract() {
     let before = ["config", "engine", "registry", "deploying", "blocked", "not_found", "fault"];
     let of_digest = ["freeze", "immunity", "ring", "signature", "command", "approval", "min_age", "window"];
     assert_eq!(words, [&before[..], &of_digest, &["project", SCHEDULE]].concat());
+}
+
+#[test]
+fn what_is_about_to_be_updated_is_not_called_up_to_date() {
+    let report = asked(|snapshot, _, _| snapshot.update_wanted = true);
+    assert_eq!(report.answer, "an update was found, and begins now");
+}
+
+#[test]
+fn the_manual_lists_all_gates_in_their_order() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/docs/command-line.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("\n## Gates\n").unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let listed: Vec<&str> = rows.filter_map(|row| row.split_once('`')).map(|(word, _)| word).collect();
+    let report = asked(|_, _, _| {});
+    let gates: Vec<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
+    assert_eq!(listed, gates);
 }
 
 #[test]

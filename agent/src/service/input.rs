@@ -177,6 +177,8 @@ pub struct Observation {
     pub unanswered: BTreeMap<String, Unanswered>,
     /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
     pub unsigned: BTreeMap<String, Unsigned>,
+    /// What is wrong with files of `signed_by` that can't be used.
+    pub key_faults: Vec<String>,
     /// The tag that the env file sets (`tag_variable`); `None` where none is configured, or it could not be read.
     pub tag: Option<TagInForce>,
 }

@@ -86,7 +86,7 @@ impl Service {
             }
         }
         // While another service works on the project, how the containers are is its business.
-        if self.durable.deployment.is_none() && !self.project.is_busy {
+        if self.durable.deployment.is_none() && !self.project.is_busy() {
             self.heal(&containers, now);
         }
         self.note_containers(&containers);

@@ -284,12 +284,14 @@ impl Service {
         self.durable.is_deploying() || !self.restarting.is_empty()
     }
 
-    /// A check is due (a poll cycle, or somebody asked). Whether one will follow.
-    pub fn check(&mut self) -> bool {
+    /// A check is due. Whether one will follow. `is_new`: it is that of a poll cycle, or a person asked for it; a
+    /// registry's news of a push are none (DECISIONS 7: the gate command is asked once a cycle).
+    pub fn check(&mut self, is_new: bool) -> bool {
         if self.is_deploying() || self.wanted.is_some() || !self.can_check() {
             return false;
         }
-        (self.check_due, self.new_cycle) = (true, true);
+        self.check_due = true;
+        self.new_cycle |= is_new;
         true
     }
 
@@ -384,7 +386,7 @@ impl Service {
         if self.durable.swarm.is_some() {
             return self.next_in_swarm(now);
         }
-        let is_free = !self.project.is_busy;
+        let is_free = !self.project.is_busy();
         if let (Some(project), Some(deployment)) = (self.project_at_work(), &self.durable.deployment) {
             let waiting = self.retry_at.is_some_and(|at| at > now);
             if self.stepping || waiting || !is_free {
@@ -465,7 +467,7 @@ impl Service {
 
     /// When it wants to be asked again without any new fact.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let is_free = !self.project.is_busy;
+        let is_free = !self.project.is_busy();
         let inspect_at = self.inspect_at.filter(|_| !self.inspecting);
         match &self.durable.deployment {
             None if self.durable.swarm.is_some() => {

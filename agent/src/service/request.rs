@@ -14,9 +14,15 @@ use super::{Service, restart_state, wording};
 impl Service {
     /// A person asked for a check of all services; this one's is part of that.
     pub fn asked_with_all(&mut self) {
-        if self.config.auto_update && !self.is_deploying() {
+        if !self.is_deploying() {
             self.on_manual_action();
         }
+    }
+
+    /// There is nothing to do of what a person asks; the healer tries again all the same.
+    fn skipped(&mut self, why: &'static str) -> ServiceReply {
+        self.asked_with_all();
+        ServiceReply::Skipped(why)
     }
 
     /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
@@ -28,9 +34,8 @@ impl Service {
     /// A person asks.
     pub fn ask(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
         let answer = match ask {
-            ServiceRequest::Check if !self.config.auto_update => {
-                ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
-            }
+            ServiceRequest::Check if self.config.silent => self.skipped(wording::SILENT),
+            ServiceRequest::Check if !self.config.auto_update => self.skipped(wording::AUTO_UPDATE_OFF),
             ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
                 ServiceReply::Skipped(wording::DEPLOYING)
             }
@@ -45,9 +50,7 @@ impl Service {
                 ServiceReply::Accepted
             }
             ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
-            ServiceRequest::Redeploy if !self.config.can_deploy() => {
-                ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
-            }
+            ServiceRequest::Redeploy if !self.config.can_deploy() => self.skipped(wording::NO_COMPOSE_FILES),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
                 self.redeploy_asked = true;

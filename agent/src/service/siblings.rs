@@ -18,8 +18,8 @@ use super::{Durable, Service};
 pub(super) struct SharedProject {
     /// All its services, this one too; empty where there is only one.
     services: Arc<[Arc<ServiceConfig>]>,
-    /// Another service is changing it.
-    pub(super) is_busy: bool,
+    /// Another service that is changing it.
+    busy_with: Option<String>,
     /// Raised when another service begins to change it: an inspection that was begun before is stale.
     changes: u64,
 }
@@ -32,6 +32,11 @@ impl SharedProject {
         }
         let is_own = |c: &&Container| self.healer_of(c).is_none_or(|healer| healer.name == name);
         Cow::Owned(containers.iter().filter(is_own).cloned().collect())
+    }
+
+    /// Whether another service is changing it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy_with.is_some()
     }
 
     /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`.
@@ -57,15 +62,23 @@ impl Service {
     }
 
     /// Another service begins to change the project.
-    pub fn sibling_begins(&mut self) {
-        if !std::mem::replace(&mut self.project.is_busy, true) {
+    pub fn sibling_begins(&mut self, name: &str) {
+        if self.project.busy_with.is_none() {
             self.project.changes += 1;
         }
+        if self.project.busy_with.as_deref() != Some(name) {
+            self.project.busy_with = Some(name.to_owned());
+        }
+    }
+
+    /// The other service that an update of this one waits for.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        self.project.busy_with.clone().filter(|_| self.wants_update())
     }
 
     /// The project is free again: what was read meanwhile is stale, and what was planned is out of date.
     pub fn sibling_ends(&mut self, now: Timestamp) {
-        if !std::mem::take(&mut self.project.is_busy) {
+        if self.project.busy_with.take().is_none() {
             return;
         }
         self.generation += 1;

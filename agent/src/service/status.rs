@@ -52,6 +52,10 @@ pub struct Snapshot {
     pub undeployable: Option<String>,
     /// What runs of each image, and what its registry has.
     pub images: Vec<ImageState>,
+    /// An update was found that no gate holds, and has not begun.
+    pub update_wanted: bool,
+    /// The other service of the project that this update waits for.
+    pub waits_for: Option<String>,
     /// Digests that were found, where the service has gates.
     pub candidates: Vec<Candidate>,
     /// The gates as configured.
@@ -205,6 +209,8 @@ impl Service {
             warnings: self.warnings().collect(),
             undeployable: self.undeployable(),
             images: self.image_states(),
+            update_wanted: self.wants_update(),
+            waits_for: self.waits_for(),
             candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
             shares_gates: self.shares_gates(),
@@ -225,7 +231,9 @@ impl Service {
     /// What the operator should know of the service besides its status.
     fn warnings(&self) -> impl Iterator<Item = String> {
         let undeployable = self.undeployable().filter(|_| self.config().auto_update);
-        self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable)
+        let keys =
+            self.seen.iter().flat_map(|seen| &seen.key_faults).map(|fault| wording::unusable_key(fault));
+        self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable).chain(keys)
     }
 
     /// Warnings about containers that somebody else manages (DECISIONS 9).
@@ -326,7 +334,9 @@ impl Service {
                 newer: self.newer_tag(&image.configured).cloned(),
             })
         };
-        Some(self.config().images.iter().filter_map(record).collect())
+        let records: Vec<ImageRecord> = self.config().images.iter().filter_map(record).collect();
+        // Nothing is known before a registry or the engine has said something of an image (spec 2.1).
+        (!records.is_empty()).then_some(records)
     }
 
     fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {

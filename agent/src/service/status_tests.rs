@@ -38,6 +38,8 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         warnings: Vec::new(),
         undeployable: None,
         images: Vec::new(),
+        update_wanted: false,
+        waits_for: None,
         candidates: Vec::new(),
         update: None,
         shares_gates: false,

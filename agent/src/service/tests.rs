@@ -18,6 +18,7 @@ mod shared;
 mod siblings;
 mod start;
 mod tag_variable;
+mod trigger;
 mod truth;
 mod update;
 

@@ -29,6 +29,18 @@ pub(super) use images::{
     unsigned_elsewhere,
 };
 
+/// Warning about a file of `signed_by`.
+pub(super) fn unusable_key(fault: &str) -> String {
+    format!("update.signed_by: {fault}, and is passed over")
+}
+
+/// What an update waits for while another service changes the compose project.
+pub(super) fn turn_of(other: &str) -> String {
+    format!("another service of the project is at work: {other}; the update begins after that")
+}
+
+/// Why a check of a service is skipped that the agent is not to look at.
+pub(super) const SILENT: &str = "silent is true";
 /// Why a check that a person asks for is skipped (spec 2.4).
 pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
 /// Why a check or a redeployment is skipped (spec 2.4).

@@ -58,6 +58,10 @@ impl Signatures for CurrentRegistry {
     ) -> Result<SignatureVerdict, SignatureError> {
         self.client().verify(repository, digest, keys).await
     }
+
+    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
+        self.client().unusable_keys(keys).await
+    }
 }
 
 #[async_trait]

@@ -1,6 +1,5 @@
 //! Stories of updates that are held back: what is told, what a person passes, what time does (DECISIONS 7).
 
-use evenkeel_common::wire::{FleetAnswer, Permission};
 use jiff::tz::TimeZone;
 
 use super::fleet::{failed, freeze_from};
@@ -21,11 +20,11 @@ pub(super) fn old_enough() -> UpdateConfig {
     UpdateConfig { min_age: Some(Duration::from_hours(1)), ..UpdateConfig::default() }
 }
 
-fn approved() -> UpdateConfig {
+pub(super) fn approved() -> UpdateConfig {
     UpdateConfig { approve: true, ..UpdateConfig::default() }
 }
 
-fn asked() -> UpdateConfig {
+pub(super) fn asked() -> UpdateConfig {
     UpdateConfig { gate: vec!["/bin/may-update".into()], ..UpdateConfig::default() }
 }
 
@@ -38,12 +37,12 @@ pub(super) fn found(remote: char) -> Observation {
 impl Story {
     /// A check that a cycle asked for.
     pub(super) fn poll(&mut self, observation: Observation) -> &mut Self {
-        self.service.check();
+        self.service.check(true);
         self.check(observation)
     }
 
     /// A check that a person asked for.
-    fn trigger(&mut self, observation: Observation) -> &mut Self {
+    pub(super) fn trigger(&mut self, observation: Observation) -> &mut Self {
         let (reply, said) = self.service.ask(ServiceRequest::Check, self.now);
         assert_eq!(reply, ServiceReply::Accepted);
         self.said.extend(said);
@@ -60,11 +59,11 @@ impl Story {
         }
     }
 
-    fn asks_command(&mut self) -> bool {
+    pub(super) fn asks_command(&mut self) -> bool {
         self.asks_command_about('2')
     }
 
-    fn asks_command_about(&mut self, remote: char) -> bool {
+    pub(super) fn asks_command_about(&mut self, remote: char) -> bool {
         match self.act() {
             None => false,
             Some(Action::AskCommand { argv, image, question }) => {
@@ -76,28 +75,19 @@ impl Story {
         }
     }
 
-    fn answers(&mut self, answer: GateAnswer) -> &mut Self {
+    pub(super) fn answers(&mut self, answer: GateAnswer) -> &mut Self {
         self.answers_about('2', answer)
     }
 
-    fn answers_about(&mut self, remote: char, answer: GateAnswer) -> &mut Self {
+    pub(super) fn answers_about(&mut self, remote: char, answer: GateAnswer) -> &mut Self {
         self.input(Input::CommandAnswered { image: IMAGE.into(), digest: digest(remote), answer })
     }
 
-    /// The warden is asked, and answers "wait".
-    fn fleet_lets_wait(&mut self) {
-        let Some(Action::AskFleet { image, ask }) = self.act() else { panic!("no question") };
-        let why = "another machine is trying it".to_owned();
-        let answer = FleetAnswer { answer: Permission::Wait, why, gate: Some("ring".into()), again: 30, agent: None };
-        self.input(Input::FleetAnswered { image, ask, answer: Ok(answer) });
-        assert_eq!(self.held_by().as_deref(), Some("ring"));
-    }
-
-    fn held_by(&self) -> Option<String> {
+    pub(super) fn held_by(&self) -> Option<String> {
         self.record().waiting.map(|waiting| waiting.gate)
     }
 
-    fn approve(&mut self, named: Option<char>) -> ServiceReply {
+    pub(super) fn approve(&mut self, named: Option<char>) -> ServiceReply {
         let (reply, said) = self.service.ask(ServiceRequest::Approve(named.map(digest)), self.now);
         self.said.extend(said);
         reply
@@ -173,97 +163,6 @@ fn a_gate_that_is_configured_away_in_the_middle_holds_no_more() {
 }
 
 #[test]
-fn a_persons_trigger_is_the_approval_and_passes_age_and_window() {
-    let closed = Window::parse(["12:00-13:00"], TimeZone::UTC).unwrap();
-    let update = UpdateConfig { approve: true, window: Some(closed), ..old_enough() };
-    let mut story = Story::of(with(update));
-    story.at(0).poll(found('2'));
-    assert!(!story.updates());
-    story.at(10).trigger(found('2'));
-    assert!(story.updates());
-    assert!(story.service.durable().found[0].approved);
-}
-
-#[test]
-fn a_trigger_passes_nothing_for_the_next_digest() {
-    let mut story = Story::of(with(old_enough()));
-    story.at(0).trigger(found('1'));
-    assert!(!story.updates());
-    story.at(10).poll(found('2'));
-    assert!(!story.updates());
-    assert_eq!(story.held_by().as_deref(), Some("min_age"));
-
-    // The command lets what was triggered wait; what is pushed meanwhile was approved by nobody.
-    let mut story = Story::of(with(UpdateConfig { approve: true, gate: asked().gate, ..old_enough() }));
-    story.at(0).trigger(found('2'));
-    assert!(story.asks_command());
-    story.answers(GateAnswer::Wait { reason: String::new() });
-    story.at(10).poll(found('3'));
-    assert!(story.asks_command_about('3'));
-    story.answers_about('3', GateAnswer::Go { reason: String::new() }).check(found('3'));
-    assert!(!story.updates());
-    assert_eq!(story.held_by().as_deref(), Some("approval"));
-    // Neither was the first one when it comes back.
-    story.at(20).poll(found('2'));
-    assert!(story.asks_command());
-    story.answers(GateAnswer::Go { reason: String::new() }).check(found('2'));
-    assert!(!story.updates());
-    assert_eq!(story.held_by().as_deref(), Some("approval"));
-
-    // The same where the warden lets it wait: with every look the update is wanted for a moment.
-    let mut story = Story::of(with(old_enough()));
-    story.input(Input::Fleet(Arc::new(FleetView { link: Link::Present, ..FleetView::default() })));
-    story.at(0).trigger(found('2'));
-    story.fleet_lets_wait();
-    story.at(60).poll(found('2'));
-    story.fleet_lets_wait();
-    story.at(120).poll(found('3'));
-    assert!(!story.updates());
-    assert_eq!(story.held_by().as_deref(), Some("min_age"));
-}
-
-#[test]
-fn a_trigger_is_for_its_digest_until_that_is_deployed_whatever_else_lets_it_wait() {
-    let update = UpdateConfig { approve: true, gate: asked().gate, ..old_enough() };
-    let mut before = Story::of(with(update.clone()));
-    before.at(0).trigger(found('2'));
-    assert!(before.asks_command());
-    before.answers(GateAnswer::Wait { reason: String::new() });
-    // The agent is started again.
-    let mut story = Story::of(with(update.clone()));
-    let durable = before.service.durable().clone();
-    let start = StartReason::Start;
-    (story.service, _) =
-        Service::new(Arc::new(with(update)), durable, boot_of("one", "one"), start, story.now);
-    story.at(600).poll(found('2'));
-    assert!(story.asks_command());
-    story.answers(GateAnswer::Go { reason: String::new() }).check(found('2'));
-    assert!(story.updates());
-    assert!(!story.service.durable().found[0].triggered, "it is deployed once");
-}
-
-#[test]
-fn a_trigger_does_not_pass_the_command_but_waits_for_its_answer() {
-    let mut story = Story::of(with(UpdateConfig { approve: true, ..asked() }));
-    story.at(0).trigger(found('2'));
-    assert!(story.asks_command());
-    // A cycle in between changes nothing about what the person wants.
-    story.at(5).poll(found('2'));
-    assert!(!story.updates());
-    story.answers(GateAnswer::Go { reason: String::new() });
-    story.check(found('2'));
-    assert!(story.updates());
-
-    let mut story = Story::of(with(asked()));
-    story.at(0).trigger(found('2'));
-    assert!(story.asks_command());
-    story.answers(GateAnswer::Wait { reason: "a game is on".into() });
-    story.at(10).trigger(found('2'));
-    assert!(story.asks_command(), "a person's check is a cycle of its own");
-    assert!(!story.updates());
-}
-
-#[test]
 fn a_command_is_asked_once_a_cycle_and_its_answer_counts_until_the_next() {
     let mut story = Story::of(with(asked()));
     story.at(0).poll(found('2'));
@@ -271,6 +170,9 @@ fn a_command_is_asked_once_a_cycle_and_its_answer_counts_until_the_next() {
     assert!(story.asks_command());
     assert!(!story.asks_command());
     assert_eq!(story.kinds(), [], "what it waits for is not known yet");
+    // A registry tells of pushes in between.
+    story.at(1).service.check(false);
+    story.check(found('2'));
     // It hangs: the next cycle does not ask once more.
     story.at(300).poll(found('2'));
     assert!(!story.asks_command());
@@ -279,7 +181,9 @@ fn a_command_is_asked_once_a_cycle_and_its_answer_counts_until_the_next() {
     let waiting = story.record().waiting.unwrap();
     assert_eq!(waiting.why, "/bin/may-update lets it wait: a game is on");
     assert_eq!(waiting.clear, "POST /redeploy/web");
-    assert!(!story.asks_command());
+    story.service.check(false);
+    story.check(found('2'));
+    assert!(!story.asks_command(), "a push is no cycle");
     story.at(600).poll(found('2'));
     assert!(story.asks_command());
     story.answers(GateAnswer::Go { reason: String::new() });
@@ -503,4 +407,18 @@ fn a_rollback_that_is_tried_again_brings_no_image_that_is_held() {
     story.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
     let Some(Action::Step(Step::Pull { images, .. })) = story.act() else { panic!("no pull") };
     assert_eq!(images, []);
+}
+
+#[test]
+fn a_key_file_that_is_passed_over_is_warned_of() {
+    let fault = "key file /etc/old.pub can't be read: does not exist".to_owned();
+    let mut story = Story::of(with(UpdateConfig {
+        signed_by: vec!["/etc/old.pub".into(), "/etc/new.pub".into()],
+        ..UpdateConfig::default()
+    }));
+    story.poll(Observation { key_faults: vec![fault], ..found('1') });
+    assert_eq!(
+        story.service.snapshot(PullProgress::default()).warnings,
+        ["update.signed_by: key file /etc/old.pub can't be read: does not exist, and is passed over"]
+    );
 }

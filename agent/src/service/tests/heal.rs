@@ -405,7 +405,7 @@ fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
 fn what_a_container_looks_like_while_another_service_works_on_its_project_is_no_illness() {
     let mut story = Story::of(config());
     let (sick, down) = (with_health("a", HealthState::Unhealthy), exited("b", 1));
-    story.service.sibling_begins();
+    story.service.sibling_begins("api");
     for second in [0, 10, 20] {
         story.at(second).look(&[&sick, &down]);
         assert_eq!(story.restarts(), [""; 0]);

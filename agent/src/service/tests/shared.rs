@@ -46,14 +46,14 @@ impl Pair {
 
     fn check_free(&mut self) -> &mut Self {
         let seen = Self::observation(&self.free, &self.gated, None);
-        self.free.service.check();
+        self.free.service.check(true);
         self.free.check(seen);
         self
     }
 
     fn check_gated(&mut self, unsigned: Option<Unsigned>) -> &mut Self {
         let seen = Self::observation(&self.gated, &self.free, unsigned);
-        self.gated.service.check();
+        self.gated.service.check(true);
         self.gated.check(seen);
         self
     }

@@ -42,8 +42,10 @@ fn while_another_service_is_at_work_nothing_is_restarted_or_deployed_and_afterwa
     let sick = with_health("web", HealthState::Unhealthy);
     story.look(&[&sick]);
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&sick]));
-    story.service.sibling_begins();
+    story.service.sibling_begins("api");
     assert_eq!(story.act(), None, "the project is not free");
+    let shown = story.service.snapshot(PullProgress::default());
+    assert_eq!((shown.update_wanted, shown.waits_for.as_deref()), (true, Some("api")));
     assert!(!story.service.is_at_work());
     let before = story.service.inspection_generation();
     story.at(20).sibling_ends();
@@ -59,7 +61,7 @@ fn while_another_service_is_at_work_nothing_is_restarted_or_deployed_and_afterwa
 fn an_inspection_that_was_begun_before_another_service_began_is_stale() {
     let mut story = Story::of(config());
     let generation = story.service.inspection_generation();
-    story.service.sibling_begins();
+    story.service.sibling_begins("api");
     story.input(Input::Inspected { generation, result: Ok(vec![exited("web", 1)]) });
     assert_eq!(story.status(), StatusValue::Unknown, "it is not even shown");
 }

@@ -211,7 +211,21 @@ fn a_project_that_a_person_stopped_says_that() {
 }
 
 #[test]
-fn a_request_that_is_skipped_changes_nothing_and_one_for_all_ends_exhausted_as_one_for_this_service() {
+fn images_are_left_out_until_something_is_known_of_one() {
+    let images = |story: &Story| story.record().images;
+    let mut story = Story::of(config());
+    assert_eq!(images(&story), None);
+    let mut seen = observed('2', &[], &[]);
+    seen.images[0].remote = None;
+    seen.unanswered.insert(IMAGE.into(), failed());
+    story.check(seen);
+    assert_eq!(images(&story), None, "the registry did not answer, and nothing is here");
+    story.check(observed('1', &[local("sha256:one", &['1'])], &[&running("web")]));
+    assert_eq!(images(&story).map(|images| images.len()), Some(1));
+}
+
+#[test]
+fn any_request_by_a_person_ends_exhausted_one_that_is_skipped_too_and_so_does_one_for_all() {
     let exhausted = |config: ServiceConfig| {
         let mut story = Story::of(config);
         let restart = patient_that_is_exhausted();
@@ -219,22 +233,23 @@ fn a_request_that_is_skipped_changes_nothing_and_one_for_all_ends_exhausted_as_o
         story
     };
     let no_updates = ServiceConfig { auto_update: false, ..config() };
-    let mut story = exhausted(no_updates.clone());
-    let before = story.service.durable().clone();
-    assert_eq!(
-        story.service.ask(ServiceRequest::Check, story.now).0,
-        ServiceReply::Skipped("auto_update is false")
-    );
-    story.service.asked_with_all();
-    assert_eq!(*story.service.durable(), before);
-    assert_eq!(story.status(), StatusValue::Exhausted);
     let no_files = ServiceConfig { compose_files: Vec::new(), ..config() };
-    let mut story = exhausted(no_files);
-    assert_eq!(
-        story.service.ask(ServiceRequest::Redeploy, story.now).0,
-        ServiceReply::Skipped("no compose files configured")
-    );
-    assert_eq!(story.status(), StatusValue::Exhausted);
+    let silent = ServiceConfig { silent: true, ..config() };
+    for (config, request, why) in [
+        (no_updates.clone(), ServiceRequest::Check, "auto_update is false"),
+        (no_files, ServiceRequest::Redeploy, "no compose files configured"),
+        (silent, ServiceRequest::Check, "silent is true"),
+    ] {
+        let mut story = exhausted(config);
+        assert_eq!(story.status(), StatusValue::Exhausted);
+        let (reply, said) = story.service.ask(request, story.now);
+        assert_eq!((reply, said), (ServiceReply::Skipped(why), Vec::new()));
+        assert_ne!(story.status(), StatusValue::Exhausted, "{why}");
+        assert!(!story.service.check_due, "{why}: nothing is checked");
+    }
+    let mut story = exhausted(no_updates);
+    story.service.asked_with_all();
+    assert_ne!(story.status(), StatusValue::Exhausted);
 
     let mut one = exhausted(config());
     assert_eq!(one.service.ask(ServiceRequest::Check, one.now).0, ServiceReply::Accepted);

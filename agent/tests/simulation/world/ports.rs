@@ -270,6 +270,10 @@ impl Signatures for FakeWorld {
         let is_signed = self.lock().signed.contains(digest);
         Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
     }
+
+    async fn unusable_keys(&self, _: &[PathBuf]) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 #[async_trait]

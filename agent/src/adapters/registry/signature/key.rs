@@ -34,10 +34,13 @@ enum Algorithm {
     Ed25519,
 }
 
-/// The keys of all files, and all that the files hold: another content is another set of keys.
+/// The keys of all files, and all that these files hold: another content is another set of keys.
+#[derive(Default)]
 pub(super) struct KeySet {
     pub(super) keys: Vec<PublicKey>,
     pub(super) content: Vec<u8>,
+    /// What is wrong with files that can't be used.
+    pub(super) faults: Vec<String>,
 }
 
 impl PublicKey {
@@ -75,16 +78,29 @@ impl PublicKey {
 }
 
 impl KeySet {
-    /// Reads the keys of all files. One that can't be used makes the set unusable: it may be the one that counts.
-    pub(super) async fn read(files: &[PathBuf]) -> Result<Self, SignatureError> {
-        let mut set = Self { keys: Vec::new(), content: Vec::new() };
+    /// Reads the keys of all files. As any of them is enough (`signed_by`), one that can't be used takes nothing from the
+    /// others.
+    pub(super) async fn read(files: &[PathBuf]) -> Self {
+        let mut set = Self::default();
         for file in files {
-            let fault = |why: &str| SignatureError::Key(format!("key file {} {why}", file.display()));
-            let content = read(file).await.map_err(|why| fault(&why))?;
-            set.keys.extend(PublicKey::all_in(&content).map_err(fault)?);
-            set.content.extend(content);
+            let read = match read(file).await {
+                Ok(content) => PublicKey::all_in(&content).map(|keys| (keys, content)).map_err(str::to_owned),
+                Err(why) => Err(why),
+            };
+            match read {
+                Ok((keys, content)) => {
+                    set.keys.extend(keys);
+                    set.content.extend(content);
+                }
+                Err(why) => set.faults.push(format!("key file {} {why}", file.display())),
+            }
         }
-        Ok(set)
+        set
+    }
+
+    /// The same where there is a key in it.
+    pub(super) fn usable(self) -> Result<Self, SignatureError> {
+        if self.keys.is_empty() { Err(SignatureError::Key(self.faults.join("; "))) } else { Ok(self) }
     }
 }
 
@@ -158,16 +174,21 @@ mod tests {
         std::fs::write(&large, vec![b'#'; 70_000]).unwrap();
         let fifo_mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, fifo_mode, 0).unwrap();
-        assert_eq!(KeySet::read(std::slice::from_ref(&good)).await.unwrap().keys.len(), 1);
+        std::fs::write(at("rsa.pub"), pem("PUBLIC KEY", b"x")).unwrap();
+        assert_eq!(KeySet::read(std::slice::from_ref(&good)).await.usable().unwrap().keys.len(), 1);
         for (name, why) in [
             ("none", "can't be read"),
             ("fifo", "not a regular file"),
             ("large.pub", "larger than"),
+            ("rsa.pub", "neither ECDSA P-256 nor Ed25519"),
             ("", "not a regular file"),
         ] {
-            let Err(SignatureError::Key(fault)) = KeySet::read(&[good.clone(), at(name)]).await else {
+            let set = KeySet::read(&[at(name), good.clone()]).await.usable().unwrap();
+            assert_eq!((set.keys.len(), set.faults.len()), (1, 1), "{name}: the other key counts");
+            let Err(SignatureError::Key(fault)) = KeySet::read(&[at(name)]).await.usable() else {
                 panic!("{name}: it is no key");
             };
+            assert_eq!(set.faults.first(), Some(&fault));
             assert!(fault.starts_with("key file /") && fault.contains(why), "{fault}");
         }
     }

@@ -65,7 +65,7 @@ impl Signatures for RegistryClient {
         keys: &[PathBuf],
     ) -> Result<SignatureVerdict, SignatureError> {
         // Read each time, so that a changed file counts at once.
-        let KeySet { keys, content } = KeySet::read(keys).await?;
+        let KeySet { keys, content, .. } = KeySet::read(keys).await.usable()?;
         let image = (repository.clone(), digest.clone(), Digest::of(&content));
         if lock(&self.signed).contains(&image) {
             return Ok(SignatureVerdict::Valid);
@@ -92,6 +92,10 @@ impl Signatures for RegistryClient {
             signed.insert(image);
         }
         Ok(verdict)
+    }
+
+    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
+        KeySet::read(keys).await.faults
     }
 }
 
