@@ -40,9 +40,9 @@ fn the_sample_passes_the_schema_and_the_program() {
 }
 
 /// Every value of the sample is replaced by values of other types in turn. Where the validator finds the file wrong,
-/// so does the program.
+/// the program refuses it or warns.
 #[test]
-fn the_program_refuses_all_that_the_schema_refuses() {
+fn the_program_notices_all_that_the_schema_refuses() {
     let validator = jsonschema::validator_for(&config::schema()).unwrap();
     let mut refused = 0;
     for pointer in [
@@ -63,7 +63,8 @@ fn the_program_refuses_all_that_the_schema_refuses() {
             *changed.pointer_mut(pointer).unwrap() = value.clone();
             if !validator.is_valid(&changed) {
                 refused += 1;
-                assert!(parse(&changed.to_string()).is_err(), "{pointer} = {value} passed unnoticed");
+                let noticed = parse(&changed.to_string()).map_or(true, |config| !config.warnings.is_empty());
+                assert!(noticed, "{pointer} = {value} passed unnoticed");
             }
         }
     }

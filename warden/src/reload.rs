@@ -17,7 +17,7 @@ use crate::config::{AgentConfig, Config, ConfigSource};
 pub struct ActiveConfig {
     /// Tokens of agents and users.
     pub tokens: Tokens,
-    /// Indexed by [`crate::auth::tokens::AgentToken::index`].
+    /// In the order that [`crate::auth::tokens::Tokens::agent`] counts by.
     pub agents: Vec<AgentConfig>,
     /// Ends the streams of users: on shutdown, and when `api.token` changes.
     pub streams: CancellationToken,

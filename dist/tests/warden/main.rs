@@ -375,10 +375,10 @@ fn faults_end_the_warden_with_78_and_a_taken_port_with_1() {
         assert_eq!(
             text(output.stderr),
             format!(
-                "{shown}: agents[0].token: is empty; allowed: a string that is not empty\n\
-                 {shown}: agents[0].url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query\n\
-                 {shown}: api.port: \"0\"; allowed: a port from 1 to 65535\n\
-                 {shown}: api.token: the environment variable NOT_SET is not set\n"
+                "{shown}: api.port: \"0\"; allowed: a port from 1 to 65535\n\
+                 {shown}: api.token: the environment variable NOT_SET is not set\n\
+                 {shown}: warning: agents[0].token: is empty; allowed: a string that is not empty (the agent is left out)\n\
+                 {shown}: warning: agents[0].url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query (the agent is not asked how it is)\n"
             )
         );
     }

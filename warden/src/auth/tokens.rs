@@ -17,8 +17,6 @@ use subtle::ConstantTimeEq;
 
 /// Name of the cookie and of the query parameter.
 pub const TOKEN: &str = "token";
-/// A token with fewer bytes can be guessed, so it is accepted from this machine only.
-pub const MIN_TOKEN_BYTES: usize = 16;
 /// Lifetime of a session; the page renews it after half of that.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(7 * 24);
 /// Prefix of every session, with the version of its format.
@@ -33,20 +31,10 @@ const COOKIE_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').re
 #[derive(Clone)]
 pub struct Tokens {
     api: [u8; 32],
-    api_is_short: bool,
-    /// By digest.
-    agents: HashMap<[u8; 32], AgentToken>,
+    /// Position of the agent in the configuration, by the digest of its token.
+    agents: HashMap<[u8; 32], usize>,
     /// Derived from `api.token` alone, so that all wardens with that token accept each other's sessions.
     session_key: hmac::Key,
-}
-
-/// An agent as identified by its token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AgentToken {
-    /// Index of the agent in the configuration.
-    pub index: usize,
-    /// Whether the token is short enough to be guessed.
-    pub is_short: bool,
 }
 
 impl Tokens {
@@ -55,14 +43,12 @@ impl Tokens {
     pub fn new<'a>(api: &Secret, agents: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut by_digest = HashMap::new();
         for (index, token) in agents.into_iter().enumerate().filter(|(_, token)| !token.is_empty()) {
-            let known = AgentToken { index, is_short: is_short(token) };
-            by_digest.entry(digest(token.expose())).or_insert(known);
+            by_digest.entry(digest(token.expose())).or_insert(index);
         }
         let mut key = [0; 32];
         pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, KEY_ROUNDS, KEY_SALT, api.expose().as_bytes(), &mut key);
         Self {
             api: digest(api.expose()),
-            api_is_short: is_short(api),
             agents: by_digest,
             session_key: hmac::Key::new(hmac::HMAC_SHA256, &key),
         }
@@ -73,14 +59,9 @@ impl Tokens {
         bool::from(digest(token).ct_eq(&self.api)) && !token.is_empty()
     }
 
-    /// Whether `api.token` is short enough to be guessed.
-    pub fn api_is_short(&self) -> bool {
-        self.api_is_short
-    }
-
-    /// The agent that this token belongs to. The lookup is by digest: its cost does not depend on the number of agents,
+    /// Position in the configuration of the agent that this token belongs to. The lookup is by digest: its cost does not depend on the number of agents,
     /// and its timing does not help in guessing a token.
-    pub fn agent(&self, token: &str) -> Option<AgentToken> {
+    pub fn agent(&self, token: &str) -> Option<usize> {
         let given = digest(token);
         let (known, agent) = self.agents.get_key_value(&given)?;
         (bool::from(known.ct_eq(&given)) && !token.is_empty()).then_some(*agent)
@@ -108,10 +89,6 @@ impl Tokens {
 /// Whether a cookie's value looks like a session, so that it does not count as a guess at the token.
 pub fn is_session(value: &str) -> bool {
     value.starts_with(SESSION_PREFIX)
-}
-
-fn is_short(token: &Secret) -> bool {
-    token.expose().len() < MIN_TOKEN_BYTES
 }
 
 /// Digest under which a token is compared and remembered.
@@ -170,8 +147,7 @@ mod tests {
     #[test]
     fn each_token_identifies_its_own_agent_only() {
         let tokens = tokens();
-        let index = |token: &str| tokens.agent(token).map(|agent| agent.index);
-        assert_eq!(["one", "two", "three"].map(index), [Some(0), Some(1), Some(2)]);
+        assert_eq!(["one", "two", "three"].map(|token| tokens.agent(token)), [Some(0), Some(1), Some(2)]);
         assert!(tokens.is_api("people"));
         for wrong in ["", "people", "on", "one ", "ONE", "one\0", "onetwo"] {
             assert_eq!(tokens.agent(wrong), None, "{wrong}");
@@ -251,21 +227,9 @@ mod tests {
         let tokens = Tokens::new(&Secret::new("people"), &all);
         assert_eq!(tokens.agents.len(), 9_999, "a table with one slot for each token");
         for index in [0, 1, 5_000, 9_998] {
-            let agent = tokens.agent(all[index].expose());
-            assert_eq!(agent, Some(AgentToken { index, is_short: false }));
+            assert_eq!(tokens.agent(all[index].expose()), Some(index));
         }
-        assert_eq!(tokens.agent(all[9_999].expose()).map(|agent| agent.index), Some(0));
+        assert_eq!(tokens.agent(all[9_999].expose()), Some(0));
         assert_eq!(tokens.agent("0123456789abcdef-x"), None);
-    }
-
-    #[test]
-    fn tokens_under_16_bytes_are_short() {
-        let tokens = Tokens::new(
-            &Secret::new("0123456789abcde"),
-            &[Secret::new("0123456789abcdef"), Secret::new("short")],
-        );
-        assert!(tokens.api_is_short());
-        let is_short = |token: &str| tokens.agent(token).map(|agent| agent.is_short);
-        assert_eq!((is_short("0123456789abcdef"), is_short("short")), (Some(false), Some(true)));
     }
 }

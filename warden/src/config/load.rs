@@ -5,13 +5,18 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::expand;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigFaults, Configuration, Findings, KeyPath, address, load, quote};
+use evenkeel_common::config::{
+    ConfigFaults, Configuration, Finding, Findings, KeyPath, address, load, quote,
+};
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
 
 use super::file::{AgentFile, ApiFile, Items, StoreFile, WardenFile};
 use super::{AgentConfig, Config, DEFAULT_PORT, Env, FuseRule, Rules, StoreConfig, StoreUrl};
 
+/// What keeps the warden from starting: without it there is nobody to let in, nowhere to listen, or no telling where to
+/// keep what it takes (DECISIONS 6).
+const FATAL: [&str; 4] = ["api.token", "api.port", "api.address", "store.url"];
 /// A token that is shorter can be guessed.
 const SHORT_TOKEN: usize = 16;
 /// A name that is longer would fill the dashboard.
@@ -50,9 +55,10 @@ impl Configuration for Config {
                 "is not used: everything is in the database of store.url; leave one of the two out",
             );
         }
-        if config.agents.is_empty() && !findings.is_faulty(&KeyPath::of("agents")) {
+        if file.agents.is_empty() && !findings.is_faulty(&KeyPath::of("agents")) {
             findings.warn(&KeyPath::of("agents"), "names no agent, so nobody can send anything");
         }
+        keep_only_fatal(&mut findings);
         let (faults, warnings) = findings.finish();
         config.warnings = warnings.iter().map(ToString::to_string).collect();
         if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
@@ -64,6 +70,25 @@ impl Configuration for Config {
 
     fn extent(&self) -> String {
         format!("agents: {}", self.agents.len())
+    }
+}
+
+/// Makes warnings of the faults that stop nothing: the key counts as if it were not there.
+fn keep_only_fatal(findings: &mut Findings) {
+    let (agents, state) = (KeyPath::of("agents"), KeyPath::of("api.state_path"));
+    let whole = [KeyPath::root(), KeyPath::of("api"), KeyPath::of("store")];
+    for Finding { at, what } in findings.take_faults(&KeyPath::root()) {
+        let is_fatal = whole.contains(&at) || FATAL.iter().any(|key| at.is_under(&KeyPath::of(key)));
+        // What is left of an agent is a variable that is not there.
+        if is_fatal || (at.is_under(&agents) && at != agents) {
+            findings.fault(&at, what);
+        } else if at == agents {
+            findings.warn(&at, format!("{what} (no agent is known)"));
+        } else if at == state {
+            findings.warn(&at, format!("{what} (entries are kept in memory only)"));
+        } else {
+            findings.warn(&at, format!("{what} (the default is used)"));
+        }
     }
 }
 
@@ -90,22 +115,36 @@ fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
     });
     let Some(addresses) = &api.address else { return vec![format!(":{}", number.unwrap_or(DEFAULT_PORT))] };
     if port.is_some() {
-        findings.fault(&at, "stands beside api.address, which says it all; allowed: one of the two");
+        findings.warn(&at, "is not used: api.address says it all; leave one of the two out");
     }
     let good = address::check(addresses, &KeyPath::of("api.address"), findings);
     good.into_iter().filter_map(|(n, _)| addresses[n].clone()).collect()
 }
 
-/// `api.state_path`: absolute, or empty.
+/// `api.state_path`: a path, or empty.
 fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
     let (at, text) = (KeyPath::of("api.state_path"), &api.state_path);
     if text.is_empty() {
         return None;
     }
-    let path = PathBuf::from(text);
-    if !path.is_absolute() || text.contains('\0') {
+    if text.contains('\0') {
         findings.fault(&at, format!("{}; allowed: an absolute path, or empty to keep nothing", quote(text)));
+        return None;
     }
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        return Some(path);
+    }
+    // Files of the predecessor may have one (DECISIONS 3).
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let shown = quote(&path.to_string_lossy());
+    findings.warn(
+        &at,
+        format!(
+            "{} is relative, so the working directory decides: it is {shown} now; write an absolute path",
+            quote(text)
+        ),
+    );
     Some(path)
 }
 
@@ -135,12 +174,16 @@ fn agents(
     let mut ids: HashMap<String, usize> = HashMap::new();
     let mut tokens: HashMap<String, usize> = HashMap::new();
     let mut agents = Vec::new();
-    for (n, file) in files.iter().enumerate().filter_map(|(n, file)| Some((n, file.as_ref()?))) {
+    for (n, file) in files.iter().enumerate() {
         let at = KeyPath::of("agents").index(n);
+        let Some(file) = file else {
+            is_left_out(&at, findings);
+            continue;
+        };
         if file.id.chars().any(char::is_control) || file.id.len() > LONG_ID || file.id.trim() != file.id {
             findings.fault(&at.key("id"), format!("{}; allowed: up to {LONG_ID} bytes without control characters, and no space at either end", quote(&file.id)));
         }
-        if let Some(earlier) = ids.insert(file.id.clone(), n).filter(|_| !file.id.is_empty()) {
+        if let Some(earlier) = ids.get(&file.id) {
             findings.fault(
                 &at.key("id"),
                 format!("{} is the id of agents[{earlier}] too; allowed: each id once", quote(&file.id)),
@@ -149,6 +192,14 @@ fn agents(
         let url = file.url.as_ref().map(|url| base_url(url, &at.key("url"), env, findings));
         let place = at.key("token");
         let token = token(&file.token, &place, env, findings);
+        // A variable that is not there is a fault of what starts the warden, not of this agent (DECISIONS 2).
+        let texts = [Some(&file.token), file.url.as_ref()];
+        let is_whole = texts.into_iter().flatten().all(|text| expand(text.expose(), env).is_ok());
+        let url = if is_whole && is_not_asked(&at.key("url"), findings) { None } else { url };
+        if is_whole && is_left_out(&at, findings) {
+            continue;
+        }
+        ids.insert(file.id.clone(), n);
         if !token.is_empty() {
             // Files of the predecessor may have both (DECISIONS 3).
             if token == *api_token {
@@ -166,6 +217,25 @@ fn agents(
     agents
 }
 
+/// Whether an agent has faults, which become warnings: it is not one of the fleet then.
+fn is_left_out(at: &KeyPath, findings: &mut Findings) -> bool {
+    soften(at, "the agent is left out", findings)
+}
+
+/// Whether an agent's URL has faults, which become warnings: it counts as an agent without one then.
+fn is_not_asked(at: &KeyPath, findings: &mut Findings) -> bool {
+    soften(at, "the agent is not asked how it is", findings)
+}
+
+/// Makes warnings of the faults at a place, each with its consequence; whether there are any.
+fn soften(at: &KeyPath, consequence: &str, findings: &mut Findings) -> bool {
+    let faults = findings.take_faults(at);
+    for fault in &faults {
+        findings.warn(&fault.at, format!("{} ({consequence})", fault.what));
+    }
+    !faults.is_empty()
+}
+
 /// A URL for the heartbeat, without a slash at its end.
 fn base_url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let url = required(text, at, env, findings);
@@ -181,8 +251,13 @@ fn base_url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) 
 fn token(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let token = required(text, at, env, findings);
     if !token.is_empty() && token.expose().len() < SHORT_TOKEN {
-        findings
-            .warn(at, format!("is short and can be guessed; use at least {SHORT_TOKEN} random characters"));
+        findings.warn(
+            at,
+            format!(
+                "has fewer than {SHORT_TOKEN} characters and can be guessed from any machine that reaches the warden; \
+                 `openssl rand -hex 32` makes a good one"
+            ),
+        );
     }
     token
 }
@@ -218,236 +293,5 @@ pub fn web_url(text: &str) -> Option<reqwest::Url> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOKEN: &str = "0123456789abcdef-people";
-
-    fn env(name: &str) -> Option<String> {
-        match name {
-            "TOKEN" => Some("secret-0123456789abcdef".to_owned()),
-            "EMPTY" => Some(String::new()),
-            "LINES" => Some("secret-1\nsecret-2".to_owned()),
-            "SPACE" => Some("secret-0123456789abcdef ".to_owned()),
-            _ => None,
-        }
-    }
-
-    fn parse(tree: &Value) -> Result<Config, ConfigFaults> {
-        Config::parse(&tree.to_string(), Path::new("w.json"), &env)
-    }
-
-    fn faults(tree: &Value) -> Vec<String> {
-        let text = parse(tree).unwrap_err().to_string();
-        assert!(!text.contains("secret"), "{text}");
-        text.lines().map(|line| line.strip_prefix("w.json: ").unwrap_or(line).to_owned()).collect()
-    }
-
-    fn agent(id: &str) -> Value {
-        json!({"id": id, "url": format!("http://{id}:9090/"), "token": format!("token-of-{id}-0123456789")})
-    }
-
-    #[test]
-    fn the_check_honours_every_keyword_of_the_schema() {
-        assert_eq!(Shape::of::<WardenFile>().unknown_keywords(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_complete_file_is_taken_with_its_variables_replaced() {
-        let config = parse(&json!({
-            "$schema": "x", "api": {"port": "9000", "token": "$TOKEN", "state_path": "/var/lib/w.json"},
-            "agents": [agent("a"), {"id": "b", "url": "https://b/base", "token": "${TOKEN}-b"}],
-        }))
-        .unwrap();
-        assert_eq!(config.addresses, [":9000"]);
-        assert_eq!(config.token.expose(), "secret-0123456789abcdef");
-        assert_eq!(config.state_path.as_deref(), Some(Path::new("/var/lib/w.json")));
-        assert_eq!(config.agents[0].url.as_ref().unwrap().expose(), "http://a:9090");
-        assert_eq!(config.agents[1].token.expose(), "secret-0123456789abcdef-b");
-        assert_eq!(config.warnings, Vec::<String>::new());
-        assert!(!format!("{config:?}").contains("secret"));
-    }
-
-    #[test]
-    fn an_agent_needs_no_url_and_the_fleets_rules_have_defaults() {
-        let tree =
-            json!({"api": {"token": TOKEN}, "agents": [{"id": "a", "token": "token-of-a-0123456789"}]});
-        let config = parse(&tree).unwrap();
-        assert_eq!((config.agents[0].url.as_ref(), config.warnings.as_slice()), (None, &[][..]));
-        assert_eq!((config.rules, config.fuse), (Rules::default(), FuseRule::default()));
-        let mut tree = tree;
-        tree["rings"] = json!({"soak": 60});
-        tree["max_at_once"] = json!(2);
-        tree["fuse"] = json!({"rollbacks": 0});
-        let config = parse(&tree).unwrap();
-        assert_eq!(config.rules, Rules { soak: 60, need: 1, max_at_once: Some(2) });
-        assert_eq!(config.fuse.rollbacks, 0);
-        tree["rings"] = json!({"soak": -1});
-        tree["max_at_once"] = json!(0);
-        tree["fuse"] = json!({"freeze": 2_592_001});
-        let places: Vec<_> =
-            faults(&tree).iter().map(|text| text.split(": ").next().unwrap().to_owned()).collect();
-        assert_eq!(places, ["fuse.freeze", "max_at_once", "rings.soak"]);
-    }
-
-    #[test]
-    fn the_port_is_a_text_or_a_number_or_the_default() {
-        for (api, expected) in [
-            (json!({"token": TOKEN}), ":8080"),
-            (json!({"token": TOKEN, "port": ""}), ":8080"),
-            (json!({"token": TOKEN, "port": null}), ":8080"),
-            (json!({"token": TOKEN, "port": "1"}), ":1"),
-            (json!({"token": TOKEN, "port": 65535}), ":65535"),
-            (json!({"token": TOKEN, "address": ["127.0.0.1:80"]}), "127.0.0.1:80"),
-        ] {
-            assert_eq!(parse(&json!({"api": api, "agents": [agent("a")]})).unwrap().addresses, [expected]);
-        }
-        for port in [
-            json!(0),
-            json!(65536),
-            json!("0"),
-            json!("x"),
-            json!("+1"),
-            json!(-1),
-            json!(80.5),
-            json!(" 80"),
-        ] {
-            let found = faults(&json!({"api": {"token": TOKEN, "port": port}, "agents": []}));
-            assert!(
-                found[0].starts_with("api.port: ") && found[0].ends_with("allowed: a port from 1 to 65535"),
-                "{found:?}"
-            );
-        }
-        assert_eq!(
-            faults(&json!({"api": {"token": TOKEN, "port": true}})),
-            ["api.port: true; allowed: a string"]
-        );
-        assert_eq!(
-            faults(&json!({"api": {"token": TOKEN, "port": 80, "address": [":80"]}})),
-            ["api.port: stands beside api.address, which says it all; allowed: one of the two"]
-        );
-    }
-
-    #[test]
-    fn a_token_that_is_not_there_is_fatal() {
-        for (token, why) in [
-            (json!(null), "is missing; allowed: a string that is not empty"),
-            (json!(""), "is empty; allowed: a string that is not empty"),
-            (json!("$NOPE"), "the environment variable NOPE is not set"),
-            (json!("${EMPTY}"), "the environment variable EMPTY is empty"),
-            (
-                json!("$LINES"),
-                "has a space at an end or a control character (a line break?), which would never match",
-            ),
-            (
-                json!("$SPACE"),
-                "has a space at an end or a control character (a line break?), which would never match",
-            ),
-            (json!(12345), "a number; allowed: a string that is not empty"),
-        ] {
-            assert_eq!(faults(&json!({"api": {"token": token}})), [format!("api.token: {why}")]);
-            let mut one = agent("a");
-            one["token"] = token;
-            assert_eq!(
-                faults(&json!({"api": {"token": TOKEN}, "agents": [one]})),
-                [format!("agents[0].token: {why}")]
-            );
-        }
-        assert_eq!(faults(&json!({})), ["api: is missing; allowed: an object"]);
-    }
-
-    #[test]
-    fn an_id_stands_once_and_a_token_that_does_not_is_a_warning_with_its_cost() {
-        let mut same = agent("b");
-        same["token"] = agent("a")["token"].clone();
-        let mut people = agent("c");
-        people["token"] = json!(TOKEN);
-        let tree = json!({"api": {"token": TOKEN}, "agents": [agent("a"), agent("a"), same, people]});
-        assert_eq!(faults(&tree), ["agents[1].id: \"a\" is the id of agents[0] too; allowed: each id once",]);
-        let mut same = agent("b");
-        same["token"] = agent("a")["token"].clone();
-        let mut people = agent("c");
-        people["token"] = json!(TOKEN);
-        let config = parse(&json!({"api": {"token": TOKEN}, "agents": [agent("a"), same, people]})).unwrap();
-        assert_eq!(config.agents.len(), 3);
-        assert!(
-            config.warnings.len() == 2
-                && config.warnings[0]
-                    .starts_with("agents[1].token: is the same as agents[0].token: nothing tells")
-                && config.warnings[1]
-                    .starts_with("agents[2].token: is the same as api.token: this agent's machine"),
-            "{:?}",
-            config.warnings
-        );
-    }
-
-    #[test]
-    fn the_url_of_the_store_is_checked_and_never_shown() {
-        let with =
-            |url: Value| json!({"api": {"token": TOKEN}, "agents": [agent("a")], "store": {"url": url}});
-        for (url, why) in [
-            (json!("$NOPE"), "the environment variable NOPE is not set"),
-            (
-                json!("postgres://u:$TOKEN@/d"),
-                "names no host; allowed: postgres://user:password@host:5432/database, where special characters of the password are percent-encoded",
-            ),
-            (
-                json!("postgres://u:$TOKEN@h/d?sslmode=x"),
-                "has a sslmode that is not known; allowed: disable, prefer, require, verify-ca, verify-full",
-            ),
-            (json!(5), "a number; allowed: a string that is not empty"),
-            (json!(""), "is empty; allowed: a string that is not empty"),
-        ] {
-            assert_eq!(faults(&with(url)), [format!("store.url: {why}")]);
-        }
-        let mut tree = with(json!("postgres://u:$TOKEN@h/d"));
-        let config = parse(&tree).unwrap();
-        assert!(config.store.url.is_some() && config.warnings.is_empty(), "{:?}", config.warnings);
-        assert!(!format!("{config:?}").contains("secret"));
-        tree["api"]["state_path"] = json!("/var/lib/w");
-        assert!(parse(&tree).unwrap().warnings[0].starts_with("api.state_path: is not used"));
-        assert_eq!(parse(&with(json!(null))).unwrap().store.url, None);
-    }
-
-    #[test]
-    fn all_faults_come_at_once() {
-        let tree = json!({
-            "api": {"token": "$NOPE", "port": 0, "state_path": "x"}, "agnts": [],
-            "agents": [{"id": "", "url": "ftp://x"}, 5, {"id": " a", "url": "http://u?x=1", "token": "$NOPE"}],
-        });
-        let places: Vec<_> =
-            faults(&tree).iter().map(|text| text.split(": ").next().unwrap().to_owned()).collect();
-        assert_eq!(
-            places,
-            [
-                "agents[0].id",
-                "agents[0].token",
-                "agents[0].url",
-                "agents[1]",
-                "agents[2].id",
-                "agents[2].token",
-                "agents[2].url",
-                "api.port",
-                "api.state_path",
-                "api.token",
-            ]
-        );
-        let refused = parse(&tree).unwrap_err();
-        assert_eq!(
-            refused.warnings(),
-            ["agnts: is not a known key and is ignored; did you mean \"agents\"?"]
-        );
-    }
-
-    #[test]
-    fn doubtful_things_are_warnings() {
-        let config = parse(&json!({"api": {"token": "short"}})).unwrap();
-        assert_eq!(
-            config.warnings,
-            [
-                "agents: names no agent, so nobody can send anything",
-                "api.token: is short and can be guessed; use at least 16 random characters",
-            ]
-        );
-    }
-}
+#[path = "load_tests.rs"]
+mod tests;

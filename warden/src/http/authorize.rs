@@ -9,7 +9,7 @@ use http::header::{HeaderValue, WWW_AUTHENTICATE};
 use super::Api;
 use super::metrics::LoginRefusal;
 use crate::auth::throttle;
-use crate::auth::tokens::{self, MIN_TOKEN_BYTES};
+use crate::auth::tokens;
 use crate::reload::ActiveConfig;
 
 /// Why a user is not authorized.
@@ -21,8 +21,6 @@ pub(super) enum LoginError {
     Wrong,
     /// Too many wrong ones came from that address; retry after so many seconds.
     Throttled(u16),
-    /// `api.token` is too short to be accepted from another machine.
-    TooShort,
 }
 
 impl LoginError {
@@ -31,7 +29,6 @@ impl LoginError {
         match self {
             Self::Missing | Self::Wrong => unauthorized(required),
             Self::Throttled(seconds) => too_many(self.message().unwrap_or_default(), seconds),
-            Self::TooShort => error(StatusCode::FORBIDDEN, self.message().unwrap_or_default()),
         }
     }
 
@@ -43,10 +40,6 @@ impl LoginError {
             Self::Throttled(seconds) => {
                 Some(format!("Too many wrong tokens came from this address. Try again in {seconds} seconds."))
             }
-            Self::TooShort => Some(format!(
-                "api.token in the warden's configuration has fewer than {MIN_TOKEN_BYTES} characters, so it is accepted \
-                 from the warden's own machine only. Set a longer one."
-            )),
         }
     }
 }
@@ -92,11 +85,6 @@ impl Api {
             return Err(LoginError::Missing);
         }
         let client = throttle::client_address(arrival, headers);
-        // Whatever was sent, so that the answer does not tell whether it was right.
-        if config.tokens.api_is_short() && !client.is_loopback() {
-            self.metrics.count_login_refusal(LoginRefusal::TooShort);
-            return Err(LoginError::TooShort);
-        }
         if let Some(wait) = self.throttle.retry_after(client) {
             self.metrics.count_login_refusal(LoginRefusal::Throttled);
             return Err(LoginError::Throttled(whole_seconds(wait)));

@@ -10,7 +10,7 @@ use super::Api;
 use super::authorize::{unauthorized, whole_seconds};
 use super::metrics::IngestRefusal;
 use crate::auth::throttle;
-use crate::auth::tokens::{self, MIN_TOKEN_BYTES};
+use crate::auth::tokens;
 use crate::fleet::entry::{self, InvalidEntry};
 use crate::keep::KeepError;
 
@@ -42,24 +42,20 @@ pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) ->
     let agent = config.tokens.agent(token);
     // An agent that has authenticated from this address before is not guessing: it goes on while another client behind
     // the same proxy is throttled.
-    if !agent.is_some_and(|agent| api.collector.is_known_address(&config.agents[agent.index].id, client))
+    if !agent.is_some_and(|agent| api.collector.is_known_address(&config.agents[agent].id, client))
         && let Some(wait) = api.throttle.retry_after(client)
     {
         api.metrics.count_ingest_refusal(IngestRefusal::Throttled);
         return Err(too_many("too many wrong tokens came from this address", whole_seconds(wait)));
     }
-    let Some(agent) = agent.filter(|agent| !agent.is_short || client.is_loopback()) else {
+    let Some(agent) = agent else {
         api.metrics.count_ingest_refusal(IngestRefusal::Unauthorized);
         if !token.is_empty() {
             api.throttle.record_failure(client, &tokens::digest(token), "agent");
         }
-        // One text for all cases, so that it does not tell whether a short token was right.
-        return Err(unauthorized(&format!(
-            "the bearer token is missing, belongs to no agent of this warden, or has fewer than {MIN_TOKEN_BYTES} \
-             characters and came from another machine"
-        )));
+        return Err(unauthorized("the bearer token is missing or belongs to no agent of this warden"));
     };
-    let id = config.agents[agent.index].id.clone();
+    let id = config.agents[agent].id.clone();
     api.collector.record_address(&id, client);
     Ok(id)
 }
@@ -121,5 +117,5 @@ pub(super) fn store_away(fault: &KeepError) -> Response {
 pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
     let config = api.config();
     let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default())?;
-    Some(config.agents.get(agent.index)?.id.clone())
+    Some(config.agents.get(agent)?.id.clone())
 }

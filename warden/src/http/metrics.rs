@@ -18,7 +18,7 @@ use crate::fleet::Machine;
 #[derive(Debug, Default)]
 pub struct Metrics {
     ingest_refusals: [AtomicU64; 5],
-    login_refusals: [AtomicU64; 3],
+    login_refusals: [AtomicU64; 2],
 }
 
 /// Why a request to `/ingest` was refused.
@@ -36,7 +36,6 @@ pub(super) enum IngestRefusal {
 pub(super) enum LoginRefusal {
     Wrong,
     Throttled,
-    TooShort,
 }
 
 impl Metrics {
@@ -59,7 +58,7 @@ impl Metrics {
         let refused = ["unauthorised", "malformed", "too_many", "slowed", "store_away"]
             .into_iter()
             .zip(&self.ingest_refusals);
-        let logins = ["wrong", "slowed", "short"].into_iter().zip(&self.login_refusals);
+        let logins = ["wrong", "slowed"].into_iter().zip(&self.login_refusals);
         let mut families = ProcessCollector::for_self().collect();
         families.extend([
             family(
@@ -69,7 +68,7 @@ impl Metrics {
             ),
             family(
                 "evenkeel_warden_refused_logins_total",
-                "Tokens of people that were refused: wrong, not looked at after too many wrong ones, or too short.",
+                "Tokens of people that were refused: wrong, or not looked at after too many wrong ones.",
                 logins.map(by_reason),
             ),
             single("evenkeel_warden_streams", "Clients that follow the entries.", streams as f64),

@@ -367,7 +367,9 @@ impl<'a> Session<'a> {
                 prompt.say("Another has this token already; each needs one of its own.")?;
             } else {
                 if token.text().len() < 16 && matches!(token, Token::Entered(_)) {
-                    prompt.say("Note: so short a token can be guessed.")?;
+                    prompt.say(
+                        "Note: so short a token can be guessed. `openssl rand -hex 32` makes a good one.",
+                    )?;
                 }
                 return Ok(token);
             }
