@@ -69,11 +69,65 @@ async fn a_takeover_that_was_cut_short_goes_on() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_taken_over_is_set_aside_and_the_warden_starts_without_it() {
+async fn an_empty_file_and_the_buffer_of_another_program_are_taken_over() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, old) in [("a", ""), ("b", "{\"version\":1,"), ("c", "nonsense\n"), ("d", "{\"version\":3}")] {
+    let buffer = format!("[{},{}]", support::entry(1), support::entry(2));
+    for (name, old, count) in [("empty", "", 0), ("none", "[]", 0), ("buffer", &*buffer, 2)] {
         let path = folder.path().join(name);
         fs::write(&path, old).unwrap();
+        let keep = open(&path);
+        assert_eq!(content(&keep).await.0.len(), count, "{name}");
+        assert!(matches!(put(&keep, 9).await, Outcome::Stored(_)), "{name}");
+        assert!(path.join("warden-state.json.taken-over").is_file(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_state_stays_as_it_is_and_the_store_is_away_until_it_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"{"api": {"token": "t", "state_path": "/etc/evenkeel/warden.json"}, "agents": []}"#;
+    for (name, foreign) in [
+        ("config", config),
+        ("hostname", "rack-1\n"),
+        ("later", r#"{"version":3}"#),
+        ("cut", r#"{"version":1,"#),
+        ("numbers", "[1, 2]"),
+        ("objects", r#"[{"name": "web"}]"#),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, foreign).unwrap();
+        let keep = open(&path);
+        for _ in 0..2 {
+            let error = keep.tail(0, 1).await.unwrap_err().to_string();
+            let shown = path.display().to_string();
+            assert!(error.contains(&format!("{shown} is in the way and was left as it is (")), "{error}");
+            assert!(error.contains("allowed for api.state_path: a folder"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), foreign);
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(put(&keep, 1).await, Outcome::Stored(_)), "{name}");
+    }
+    // Nor is a file that only has the name of one that a crash leaves behind.
+    let path = folder.path().join("state");
+    let before = folder.path().join("state.before");
+    fs::write(&before, "mine").unwrap();
+    open(&path).tail(0, 1).await.unwrap();
+    assert_eq!(fs::read_to_string(&before).unwrap(), "mine");
+    let taken = folder.path().join("taken");
+    fs::write(&taken, OLD).unwrap();
+    fs::write(folder.path().join("taken.before"), "mine").unwrap();
+    let error = open(&taken).tail(0, 1).await.unwrap_err().to_string();
+    assert!(error.contains("taken.before is in the way"), "{error}");
+    assert_eq!(fs::read_to_string(&taken).unwrap(), OLD);
+}
+
+#[tokio::test]
+async fn a_state_file_in_the_folder_that_cannot_be_used_is_set_aside_and_the_warden_starts_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, old) in [("b", "{\"version\":1,"), ("c", "nonsense\n"), ("d", "{\"version\":3}")] {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("warden-state.json"), old).unwrap();
         let keep = open(&path);
         assert_eq!(content(&keep).await, (Vec::new(), Vec::new()));
         assert!(matches!(put(&keep, 1).await, Outcome::Stored(id) if id > 1 << 50), "no id is used twice");

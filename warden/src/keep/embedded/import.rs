@@ -13,9 +13,10 @@ use evenkeel_common::file;
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::fleet::Machine;
+use crate::fleet::{Machine, entry};
 
 /// Name of the file.
 const FILE: &str = "warden-state.json";
@@ -61,17 +62,31 @@ pub struct SavedState {
     pub machines: Vec<Machine>,
 }
 
-/// Makes the folder of the store. A file in its place is the one to take over: it is moved into the folder.
+/// Makes the folder of the store. A file in its place that an earlier version has made is the one to take over: it is
+/// moved into the folder. Any other file is somebody else's and stays where it is: a path is soon mistyped.
 pub(super) fn make_room(folder: &Path) -> io::Result<()> {
-    let before = folder.with_added_extension("before");
-    if folder.is_file() {
+    let (before, inside) = (folder.with_added_extension("before"), folder.join(FILE));
+    if folder.exists() && !folder.is_dir() {
+        read(folder).map_err(|why| in_the_way(folder, &why))?;
+        if before.exists() {
+            return Err(in_the_way(&before, &"the file to take over would be moved there"));
+        }
         fs::rename(folder, &before)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    if before.is_file() {
-        fs::rename(&before, folder.join(FILE))?;
+    // Left by a crash between the two steps.
+    if !inside.exists() && read(&before).is_ok() {
+        fs::rename(&before, inside)?;
     }
     Ok(())
+}
+
+fn in_the_way(path: &Path, why: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!(
+        "{} is in the way and was left as it is ({why}); allowed for api.state_path: a folder, a path where nothing is \
+         yet, or the state file of an earlier version",
+        path.display()
+    ))
 }
 
 /// Reads what there is to take over. A file that cannot be used is set aside, and the log says so.
@@ -140,8 +155,12 @@ fn read(path: &Path) -> io::Result<(SavedState, usize)> {
 
 /// Parses a file: the state, and how many lines are unusable. A last line that a crash cut short is not one of these.
 pub fn parse(content: &[u8]) -> io::Result<(SavedState, usize)> {
-    if content.first() == Some(&b'{') {
-        return Ok((parse_old(content)?, 0));
+    match content.first() {
+        // Nothing was ever written.
+        None => return Ok((SavedState::default(), 0)),
+        Some(b'{') => return Ok((parse_old(content)?, 0)),
+        Some(b'[') => return Ok((parse_buffer(content)?, 0)),
+        Some(_) => {}
     }
     let mut parser = Parser::default();
     for line in content.split_inclusive(|byte| *byte == b'\n') {
@@ -164,6 +183,17 @@ fn parse_old(content: &[u8]) -> io::Result<SavedState> {
         return Err(io::Error::other(format!("its next id {} is out of range", state.next_id)));
     }
     Ok(state)
+}
+
+/// The ring buffer of spec 2.10 as an array of entries, as another program may have saved it.
+fn parse_buffer(content: &[u8]) -> io::Result<SavedState> {
+    let elements: Vec<&RawValue> = serde_json::from_slice(content)?;
+    let entries = elements.into_iter().map(|element| {
+        let mut entry = entry::parse(element.get().as_bytes(), "").map_err(io::Error::other)?;
+        entry.agent.clone_from(&entry.machine);
+        Ok(entry)
+    });
+    Ok(SavedState { entries: entries.collect::<io::Result<_>>()?, ..SavedState::default() })
 }
 
 #[derive(Default)]
