@@ -110,10 +110,6 @@ impl Growing {
         Ok(())
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// The whole body; the charge lasts as long as `self`.
     pub(super) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).into()

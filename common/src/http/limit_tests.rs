@@ -32,14 +32,34 @@ async fn an_endpoint_that_ignores_bodies_answers_without_them_and_keeps_none() {
         assert_eq!(header(&answer, "connection"), Some("close"));
     }
     assert_eq!(server.bodies.held(), 0);
-    let chunked =
-        "POST /ignores HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
-    assert_eq!(status(&rest(&mut write(&server, chunked.as_bytes()).await).await), 200);
     // A body that came whole costs its connection nothing.
     let kept = "POST /ignores HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc\
         GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let answers = rest(&mut write(&server, kept.as_bytes()).await).await;
     assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_chunked_body_that_an_endpoint_ignores_is_under_the_limits_too() {
+    let limits = Limits { body_bytes: 1000, body_time: Duration::from_millis(200), ..Limits::default() };
+    let server = Running::start(limits);
+    let post = |chunks: usize, end: &str| {
+        let head = "POST /ignores HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let chunk = format!("64\r\n{}\r\n", "x".repeat(100));
+        format!("{head}{}{end}", chunk.repeat(chunks))
+    };
+    let last = "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    // One that fits costs its connection nothing.
+    let answers = rest(&mut write(&server, post(10, &format!("0\r\n\r\n{last}")).as_bytes()).await).await;
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+    // Three times the limit without an end: it is refused as soon as it is too long.
+    let answer = rest(&mut write(&server, post(30, "").as_bytes()).await).await;
+    assert_error(&answer, 413);
+    assert_eq!(header(&answer, "connection"), Some("close"));
+    assert_error(&rest(&mut write(&server, post(1, "").as_bytes()).await).await, 408);
+    assert_error(&rest(&mut write(&server, post(1, "zz\r\n").as_bytes()).await).await, 400);
+    assert_eq!(server.bodies.held(), 0);
     server.finish().await;
 }
 

@@ -19,7 +19,6 @@ use warp::Filter;
 use warp::filters::BoxedFilter;
 use warp::path::FullPath;
 
-use super::bodies::Growing;
 use super::line::{Line, Phase};
 use super::reply::harden;
 use super::{Admitted, Arrival, Bodies, Guard, Limits, Response, error};
@@ -84,7 +83,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { state, routes: Vec::new() }
     }
 
-    /// Adds an endpoint that reads no body: one that comes all the same is never kept. In `path`, `{name}` stands for
+    /// Adds an endpoint that uses no body: one that comes all the same is never kept, and is under the limit, too. In `path`, `{name}` stands for
     /// one segment. What `GET` serves, `HEAD` serves too. Of two endpoints that fit a path the earlier one is taken.
     #[must_use]
     pub fn route<F>(
@@ -213,17 +212,15 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         if let Some((admit, bodies)) = &route.body {
             let admitted = admit(&self.state, &headers, &arrival)?;
             framing.fits(bodies.each())?;
-            let growing = bodies.begin(admitted.sender.clone());
-            if let Some(line) = &line {
-                line.enter(Phase::Body(Instant::now()));
-            }
-            let growing = self.read(growing, bodies.each(), body).await?;
-            if let Some(line) = &line {
-                line.enter(Phase::Handling);
-            }
+            let mut growing = bodies.begin(admitted.sender.clone());
+            self.read(line.as_deref(), bodies.each(), body, |part| growing.push(part)).await?;
             kept = Some((growing, admitted));
         } else {
             framing.fits(self.limits.body_bytes)?;
+            // Only its end tells how long a chunked body is.
+            if framing.is_unannounced() {
+                self.read(line.as_deref(), self.limits.body_bytes, body, |_| Ok(())).await?;
+            }
         }
         let body = kept.as_mut().map(|(growing, _)| growing.take()).unwrap_or_default();
         let mut query_map = HashMap::new();
@@ -238,7 +235,7 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
             tracing::error!(%method, path, panic = panic_text(panic.as_ref()), "a handler panicked");
             error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
         });
-        Ok((answer, kept.is_some()))
+        Ok((answer, kept.is_some() || framing.is_unannounced()))
     }
 
     /// The endpoint for a request and the values in its path, or the answer that refuses it.
@@ -272,27 +269,33 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         Err(refusal)
     }
 
-    /// The whole body, or the answer that refuses it.
+    /// Reads the whole body and passes its parts to `keep`, or gives the answer that refuses it.
     async fn read(
         &self,
-        mut growing: Growing,
+        line: Option<&Line>,
         limit: usize,
         mut body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
-    ) -> Result<Growing, Response> {
+        mut keep: impl FnMut(&[u8]) -> Result<(), Response> + Send,
+    ) -> Result<(), Response> {
+        if let Some(line) = line {
+            line.enter(Phase::Body(Instant::now()));
+        }
         let whole = async {
+            let mut length = 0;
             while let Some(part) = body.next().await {
                 let Ok(mut part) = part else {
                     return Err(error(StatusCode::BAD_REQUEST, "the body ended before its end"));
                 };
-                if growing.len() + part.remaining() > limit {
+                length += part.remaining();
+                if length > limit {
                     return Err(too_large(limit));
                 }
                 while part.has_remaining() {
-                    growing.push(part.chunk())?;
+                    keep(part.chunk())?;
                     part.advance(part.chunk().len());
                 }
             }
-            Ok(growing)
+            Ok(())
         };
         timeout(self.limits.body_time, whole).await.unwrap_or_else(|_| {
             let seconds = self.limits.body_time.as_secs();
@@ -300,7 +303,11 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
                 StatusCode::REQUEST_TIMEOUT,
                 format!("the body did not arrive within {seconds} seconds"),
             ))
-        })
+        })?;
+        if let Some(line) = line {
+            line.enter(Phase::Handling);
+        }
+        Ok(())
     }
 }
 
@@ -318,6 +325,11 @@ impl Framing {
             headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         let has_body = headers.contains_key(TRANSFER_ENCODING) || announced.is_some_and(|length| length > 0);
         Self { has_body, announced, waits: headers.contains_key(EXPECT) }
+    }
+
+    /// Whether there is a body whose length the head does not tell.
+    fn is_unannounced(&self) -> bool {
+        self.has_body && self.announced.is_none()
     }
 
     fn fits(&self, limit: usize) -> Result<(), Response> {
