@@ -18,7 +18,7 @@ const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
 /// Most that is read of an error's body.
 const MESSAGE_LIMIT: usize = 16 * 1024;
 /// Wait after a 429 that names no time.
-const DEFAULT_WAIT: u64 = 60;
+const DEFAULT_WAIT: Duration = Duration::from_mins(1);
 /// Longest wait that a registry may ask for.
 const LONGEST_WAIT: u64 = 3600;
 
@@ -145,14 +145,19 @@ impl Message {
 pub(super) fn refusal(whose: &str, status: StatusCode, headers: &HeaderMap, path: &str) -> Fault {
     let text = format!("{whose}: {}", status_words(status));
     match status.as_u16() {
-        429 => Fault::Limited { text, wait: retry_after(headers, Timestamp::now()) },
+        429 => Fault::Limited { text, wait: asked_wait(headers, Timestamp::now()).unwrap_or(DEFAULT_WAIT) },
+        // Without a time of its own it is down like any other.
+        503 => match asked_wait(headers, Timestamp::now()) {
+            Some(wait) => Fault::Limited { text, wait },
+            None => Fault::Host(text),
+        },
         408 | 500 | 502..=599 => Fault::Host(text),
         _ => Fault::Image(format!("{text} for {path}")),
     }
 }
 
-/// How long to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Duration {
+/// How long the registry asks us to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
+fn asked_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
     // A date is meant by the registry's clock, which its answer shows.
@@ -162,22 +167,37 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Duration {
         Ok(seconds) => Some(seconds),
         Err(_) => Some(date(text)?.as_second() - now),
     };
-    let wait = text(RETRY_AFTER.as_str()).and_then(wait).or_else(|| text("x-retry-after").and_then(wait));
-    Duration::from_secs(
-        wait.map_or(DEFAULT_WAIT, |wait| u64::try_from(wait).unwrap_or(0)).clamp(1, LONGEST_WAIT),
-    )
+    let wait = text(RETRY_AFTER.as_str()).and_then(wait).or_else(|| text("x-retry-after").and_then(wait))?;
+    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0).clamp(1, LONGEST_WAIT)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
     fn wait(pairs: &[(&'static str, &str)]) -> u64 {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.insert(*name, value.parse().unwrap());
+        let wait = asked_wait(&headers(pairs), "2026-01-01T00:00:00Z".parse().unwrap());
+        wait.unwrap_or(DEFAULT_WAIT).as_secs()
+    }
+
+    #[test]
+    fn a_time_to_stay_away_counts_with_429_and_503_alike() {
+        let of = |code: u16, pairs: &[(&'static str, &str)]| {
+            refusal("registry r", StatusCode::from_u16(code).unwrap(), &headers(pairs), "/v2/")
+        };
+        let asked = [("retry-after", "600")];
+        for code in [429, 503] {
+            let fault = of(code, &asked);
+            assert!(matches!(&fault, Fault::Limited { wait, .. } if wait.as_secs() == 600), "{fault:?}");
         }
-        retry_after(&headers, "2026-01-01T00:00:00Z".parse().unwrap()).as_secs()
+        assert!(matches!(of(429, &[]), Fault::Limited { wait: DEFAULT_WAIT, .. }));
+        for fault in [of(503, &[]), of(503, &[("retry-after", "soon")]), of(502, &asked)] {
+            assert!(matches!(fault, Fault::Host(_)), "{fault:?}");
+        }
     }
 
     #[test]

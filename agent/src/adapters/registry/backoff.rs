@@ -36,7 +36,7 @@ struct Closed {
     until: Instant,
     since: Instant,
     failures: u32,
-    /// The registry asked for this wait (429).
+    /// The registry asked for this wait (429, or 503 with `Retry-After`).
     limited: bool,
     error: RegistryError,
 }
