@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_common::config::ConfigSource;
+use evenkeel_common::config::{ConfigFaults, ConfigSource};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
@@ -32,6 +32,9 @@ pub(super) enum ClientError {
     /// It is not known whom to ask, or by what token.
     #[error("{0}")]
     Setup(String),
+    /// The configuration file, which says whom to ask, has faults.
+    #[error("{0}")]
+    Config(ConfigFaults),
     /// Nobody answers there.
     #[error("no {peer} answers at {api}: {cause}")]
     Unreachable {
@@ -93,24 +96,29 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client of the agent at `api`, else of the one that the configuration file describes, where it can be read.
+    /// A client of the agent at `api`, else of the one that the configuration file describes, else, where that file
+    /// can't be read, of the one at the default address.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
-        Self::at(&api.map_or_else(|| configured(config), str::to_owned), Peer::Agent)
+        let address = match api {
+            Some(api) => api.to_owned(),
+            None => configured(config)?,
+        };
+        Self::at(&address, Peer::Agent)
     }
 
     /// A client of the warden at `url`, else of the first one that the configuration file pushes to.
     pub(super) fn of_warden(url: Option<&str>, token: Secret, config: &Path) -> Result<Self, ClientError> {
-        let configured = || {
-            let push = ConfigSource::of_process(config.to_owned()).load::<Config>().ok()?.push?;
-            push.warden_urls.into_iter().next()
+        let url = match url {
+            Some(url) => Some(url.to_owned()),
+            None => read(config)?.and_then(|config| config.push?.warden_urls.into_iter().next()),
         };
-        let url = url.map(str::to_owned).or_else(configured).ok_or_else(|| {
+        let unknown = || {
             ClientError::Setup(format!(
                 "no warden is known: {} has no push.warden_url that can be used; say where it is with --warden URL",
                 config.display()
             ))
-        })?;
-        Self::at(&url, Peer::Warden(token))
+        };
+        Self::at(&url.ok_or_else(unknown)?, Peer::Warden(token))
     }
 
     fn at(text: &str, peer: Peer) -> Result<Self, ClientError> {
@@ -238,11 +246,16 @@ impl Client {
     }
 }
 
+/// The file; `None` where there is none that this user may read. One with faults says nothing: the agent that it was
+/// written for may be another than the one at the default address.
+fn read(config: &Path) -> Result<Option<Config>, ClientError> {
+    ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
+}
+
 /// The address of the agent that the file describes.
-fn configured(config: &Path) -> String {
-    let source = ConfigSource::of_process(config.to_owned());
-    let addresses = source.load::<Config>().map(|config| config.api.addresses).unwrap_or_default();
-    addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address))
+fn configured(config: &Path) -> Result<String, ClientError> {
+    let addresses = read(config)?.map(|config| config.api.addresses).unwrap_or_default();
+    Ok(addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address)))
 }
 
 /// The URL by which this machine reaches a listen address.
@@ -282,6 +295,34 @@ mod tests {
         ] {
             assert_eq!(reachable(listens), url);
         }
+    }
+
+    #[test]
+    fn the_file_says_which_agent_is_meant_unless_it_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |content: &str| {
+            let path = folder.path().join("config.json");
+            std::fs::write(&path, content).unwrap();
+            Client::new(None, &path).map(|client| client.api.to_string())
+        };
+        let address = r#""api": {"address": ["127.0.0.1:9191"]}"#;
+        assert_eq!(of(&format!("{{{address}}}")).unwrap(), "http://127.0.0.1:9191/");
+        // A mistake that the agent runs with.
+        let doubtful = format!(r#"{{{address}, "servces": [], "services": [{{"name": "a b"}}]}}"#);
+        assert_eq!(of(&doubtful).unwrap(), "http://127.0.0.1:9191/");
+        for (faulty, says) in [
+            (format!(r#"{{{address}, "runtime": "lxc"}}"#), "runtime"),
+            (format!("{{{address}"), "is not JSON"),
+            (String::new(), "is empty"),
+        ] {
+            let error = of(&faulty).unwrap_err();
+            assert!(matches!(&error, ClientError::Config(_)) && error.to_string().contains(says), "{error}");
+        }
+        let missing = Client::new(None, Path::new("/none")).unwrap();
+        assert_eq!(missing.api.as_str(), "http://127.0.0.1:9090/");
+        // Whoever says where it is needs no file.
+        let path = folder.path().join("config.json");
+        assert_eq!(Client::new(Some("http://a"), &path).unwrap().api.as_str(), "http://a/");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use evenkeel_common::sse;
 use evenkeel_common::wire::{AuditEntry, ServiceStatus, StatusFrame};
 use jiff::Timestamp;
 use reqwest::Response;
@@ -16,20 +17,24 @@ use super::views;
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Time between two looks at how far a deployment is: a probation goes on without any news.
 const TICK: Duration = Duration::from_secs(1);
-/// A stream begins with at most so many entries that were shown already, as do those of an agent that was restarted.
-const REPLAYED: usize = 500;
+/// So many entries are asked for and remembered, of which a stream repeats some: the most that the API gives at once.
+const REMEMBERED: u32 = 500;
 
-/// Passes on entries as they come that are not among `shown`; opens the stream again when it ends. Deployments are shown
-/// on a terminal whose line can be written anew.
+/// Shows the last `limit` entries and then new ones as they come; opens the stream again when it ends. Deployments are
+/// shown on a terminal whose line can be written anew.
 pub(super) async fn follow(
     client: &Client,
-    mut shown: VecDeque<AuditEntry>,
+    limit: u32,
     terminal: Terminal,
-    mut show: impl FnMut(&AuditEntry),
+    show: impl Fn(&AuditEntry),
 ) -> Result<(), ClientError> {
     let path = if terminal.is_live() { ["ui", "stream"] } else { ["ui", "events"] };
     let mut id: Option<String> = None;
+    // First, so that what is recorded while the last entries are read comes here.
     let mut stream = client.stream(&path, None).await?;
+    let last: Vec<AuditEntry> = client.audit(REMEMBERED).await?;
+    last.iter().take(limit as usize).rev().for_each(&show);
+    let mut known = Known::of(last);
     let (mut lines, mut below) = (Lines::default(), Below::on(terminal));
     loop {
         let chunk = tokio::select! {
@@ -48,12 +53,10 @@ pub(super) async fn follow(
         for line in lines.push(&chunk) {
             match Frame::of(&line) {
                 Some(Frame::Id(text)) => id = Some(text.to_owned()),
-                Some(Frame::Entry(entry)) if !shown.contains(&entry) => {
+                Some(Frame::Entry(entry)) if known.add(&entry) => {
                     below.erase();
                     show(&entry);
                     below.draw();
-                    shown.push_back(*entry);
-                    shown.drain(..shown.len().saturating_sub(REPLAYED));
                 }
                 Some(Frame::Status(services)) => below.set(services),
                 Some(Frame::Entry(_)) | None => {}
@@ -70,6 +73,37 @@ async fn reopen(client: &Client, path: &[&str], id: Option<&str>) -> Result<Resp
             Err(ClientError::Unreachable { .. } | ClientError::Busy(_)) => {}
             outcome => return outcome,
         }
+    }
+}
+
+/// The entries up to now, so that those which a stream repeats are not taken for new ones.
+struct Known {
+    /// Oldest first.
+    entries: VecDeque<AuditEntry>,
+    /// When the newest entry was made that the first stream may begin before.
+    newest: Option<Timestamp>,
+    /// How many entries of the first stream may still be repeated ones.
+    repeated: usize,
+}
+
+impl Known {
+    fn of(newest_first: Vec<AuditEntry>) -> Self {
+        let newest = newest_first.first().map(|entry| entry.timestamp);
+        Self { entries: newest_first.into_iter().rev().collect(), newest, repeated: sse::REPLAY }
+    }
+
+    /// Takes an entry of the stream; whether it is a new one.
+    fn add(&mut self, entry: &AuditEntry) -> bool {
+        // The agent repeats entries that the audit file never had, if that is new or was moved away. What follows a new
+        // one is new, whatever the clock says.
+        let is_older = self.repeated > 0 && self.newest.is_some_and(|newest| entry.timestamp < newest);
+        let is_known = self.entries.contains(entry);
+        self.repeated = if is_older || is_known { self.repeated.saturating_sub(1) } else { 0 };
+        if !is_known {
+            self.entries.push_back(entry.clone());
+            self.entries.drain(..self.entries.len().saturating_sub(REMEMBERED as usize));
+        }
+        !is_known && !is_older
     }
 }
 
@@ -160,6 +194,42 @@ mod tests {
         assert_eq!(lines.push(b"id: 1\nda"), ["id: 1"]);
         assert_eq!(lines.push("ta: \u{e9}".as_bytes()), Vec::<String>::new());
         assert_eq!(lines.push(b"\r\n\n"), ["data: \u{e9}", ""]);
+    }
+
+    fn entry(second: i64, message: &str) -> AuditEntry {
+        let at = Timestamp::from_second(1_800_000_000 + second).unwrap();
+        AuditEntry::new(at, "web", Kind::CHECKED, Level::Info, message)
+    }
+
+    #[test]
+    fn repeated_and_older_entries_are_not_new_and_whatever_follows_a_new_one_is() {
+        let mut known = Known::of(vec![entry(9, "c"), entry(8, "b")]);
+        let mut is_new = |second, message| known.add(&entry(second, message));
+        for (second, message) in [(1, "before the file"), (8, "b"), (8, "beside b"), (9, "c")] {
+            assert!(!is_new(second, message), "{message}");
+        }
+        assert!(is_new(9, "d"));
+        assert!(is_new(2, "the clock was set back"));
+        // The stream was opened again and begins with everything.
+        for (second, message) in [(1, "before the file"), (8, "b"), (9, "c"), (9, "d")] {
+            assert!(!is_new(second, message), "{message}");
+        }
+        assert!(is_new(3, "e"));
+    }
+
+    #[test]
+    fn without_an_audit_file_the_stream_is_all_there_is() {
+        let mut known = Known::of(Vec::new());
+        assert!(known.add(&entry(1, "a")) && known.add(&entry(2, "b")) && !known.add(&entry(1, "a")));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_hides_no_more_than_a_replay() {
+        let mut known = Known::of(vec![entry(1000, "c")]);
+        for second in 0..50 {
+            assert!(!known.add(&entry(second, "replayed")));
+        }
+        assert!(known.add(&entry(50, "new")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use evenkeel_common::cli::say;
+use evenkeel_common::cli::{complain, say};
 use evenkeel_common::wire::{
     ApproveReply, ApproveRequest, AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport,
     StatusValue, TriggerReply, UnblockReply, WhyReport,
@@ -124,11 +124,12 @@ pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) 
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(ClientError::Config(faults)) => complain(&faults),
         Err(error) => {
             say(format_args!("evenkeel: {error}"));
             match error {
                 ClientError::Address { .. } => ExitCode::from(EXIT_USAGE),
-                ClientError::Setup(_) => ExitCode::from(EXIT_CONFIG),
+                ClientError::Setup(_) | ClientError::Config(_) => ExitCode::from(EXIT_CONFIG),
                 ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
                 ClientError::Refused(_) | ClientError::Busy(_) | ClientError::Unexpected { .. } => {
                     ExitCode::FAILURE
@@ -190,16 +191,13 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         }
         RemoteTask::Audit { follow, limit, target } => {
             let client = target.client(config)?;
-            let mut entries: Vec<AuditEntry> = client.audit(*limit).await?;
-            entries.reverse();
-            for entry in &entries {
-                target.show_line(entry, terminal);
-            }
+            let show = |entry: &AuditEntry| target.show_line(entry, terminal);
             if *follow {
                 // Scripts get entries and nothing else.
                 let line = if target.json { terminal.without_cursor() } else { terminal };
-                let show = |entry: &AuditEntry| target.show_line(entry, terminal);
-                follow::follow(&client, entries.into(), line, show).await?;
+                follow::follow(&client, *limit, line, show).await?;
+            } else {
+                client.audit::<Vec<AuditEntry>>(*limit).await?.iter().rev().for_each(show);
             }
             Ok(true)
         }

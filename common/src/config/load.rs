@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::expand::Env;
 use super::shape::Shape;
+use super::source::ReadError;
 use super::{ConfigFaults, Findings, KeyPath, json, source};
 
 /// A program's configuration as checked values.
@@ -79,6 +80,15 @@ impl ConfigSource {
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Reads and checks the file; `None` where there is none, or none that this user may read.
+    pub fn load_if_readable<C: Configuration>(&self) -> Result<Option<C>, ConfigFaults> {
+        match source::read(&self.path) {
+            Ok(text) => C::parse(&text, &self.path, &*self.env).map(Some),
+            Err(ReadError::Missing | ReadError::Denied) => Ok(None),
+            Err(error) => Err(ConfigFaults::one(&self.path, error.to_string())),
+        }
     }
 
     /// Reads and checks the file as it is now.

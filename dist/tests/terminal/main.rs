@@ -5,7 +5,7 @@
 
 mod fleet;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
@@ -23,7 +23,8 @@ impl Api {
         let address = listener.local_addr().unwrap().to_string();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                answer(stream.unwrap());
+                // A stream lasts while others are answered.
+                std::thread::spawn(|| answer(stream.unwrap()));
             }
         });
         Self(format!("http://{address}"))
@@ -39,15 +40,16 @@ fn answer(mut stream: TcpStream) {
         }
     }
     let head = String::from_utf8(head).unwrap();
-    if head.starts_with("GET /ui/stream ") {
-        let mut entry = json!({
-            "timestamp": "2026-01-01T00:00:00Z", "service": "db", "event": "checked", "message": "first", "level": "info",
-        });
+    let is_page = head.starts_with("GET /ui/stream ");
+    if is_page || head.starts_with("GET /ui/events ") {
         let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
-        let _ = write!(stream, "event:status\ndata:{}\n\n", status());
-        let _ = write!(stream, "event:audit\ndata:{entry}\nid:1\n\n");
-        entry["message"] = json!("second");
-        let _ = write!(stream, "event:audit\ndata:{entry}\nid:2\n\n");
+        if is_page {
+            let _ = write!(stream, "event:status\ndata:{}\n\n", status());
+        }
+        // The audit file has those from the second one on, and the last two are new.
+        for (id, message) in ["oldest", "older", "old", "first", "second"].iter().enumerate() {
+            let _ = write!(stream, "event:audit\ndata:{}\nid:{id}\n\n", entry(id, message));
+        }
         // Open until the other side goes.
         let _ = stream.read(&mut part);
         return;
@@ -55,7 +57,7 @@ fn answer(mut stream: TcpStream) {
     let body = match head.split_whitespace().nth(1).unwrap() {
         "/status" => status(),
         "/why/web" => why(),
-        "/audit?limit=20" => json!([]),
+        "/audit?limit=500" => json!([entry(2, "old"), entry(1, "older")]),
         path => panic!("{path}"),
     };
     let body = body.to_string();
@@ -64,6 +66,13 @@ fn answer(mut stream: TcpStream) {
         stream,
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
+}
+
+fn entry(second: usize, message: &str) -> Value {
+    json!({
+        "timestamp": format!("2026-01-01T00:00:0{second}Z"), "service": "db", "event": "checked", "message": message,
+        "level": "info",
+    })
 }
 
 fn status() -> Value {
@@ -221,17 +230,33 @@ fn a_followed_audit_has_the_deployments_on_a_line_below() {
     let mut session = Session::spawn(command).unwrap();
     session.set_expect_timeout(Some(LONG));
     let bar = "web: pulling [#####---------------]  25 % web:1";
-    let entry = "2026-01-01 00:00:00  db             checked          ";
+    let entry = |second: u8, message: &str| {
+        format!("2026-01-01 00:00:0{second}  db             checked          {message}\r\n")
+    };
     for wanted in [
-        bar.to_owned(),
-        format!("\r\x1b[K{entry}first\r\n{bar}"),
-        format!("\r\x1b[K{entry}second\r\n{bar}"),
+        format!("{}{}{bar}", entry(1, "older"), entry(2, "old")),
+        format!("\r\x1b[K{}{bar}", entry(3, "first")),
+        format!("\r\x1b[K{}{bar}", entry(4, "second")),
         // It goes on without any news.
         format!("\r\x1b[K{bar}"),
     ] {
         session.expect(&*wanted).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
     }
     session.get_process_mut().exit(true).unwrap();
+}
+
+#[test]
+fn a_followed_audit_begins_with_as_many_entries_as_asked_for_and_goes_on_with_new_ones_only() {
+    let api = Api::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["audit", "-f", "-n", "1", "--api", &api.0]).env_clear().stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let messages: Vec<String> =
+        lines.take(3).map(|line| line.unwrap().split_whitespace().next_back().unwrap().to_owned()).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(messages, ["old", "first", "second"]);
 }
 
 const DOCTOR: [&str; 3] = ["doctor", "--config", "/nonexistent/config.json"];
