@@ -347,7 +347,12 @@ async fn look_at<'a>(
             };
         running.push(services::Running { container, image, served });
     }
-    Ok(services::Facts { config, containers: running, model, files })
+    let variable = config.tag_variable().map(|variable| (variable.file.to_owned(), variable.name.to_owned()));
+    let tag = match variable {
+        Some((file, name)) => blocking(move || services::tag_in_force(&file, &name)).await.flatten(),
+        None => None,
+    };
+    Ok(services::Facts { config, containers: running, model, files, tag })
 }
 
 /// The tasks of a swarm service.

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use evenkeel_common::config::source;
+
 use super::finding::{Finding, Words};
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig};
+use crate::model::env_file::find_tag;
 use crate::model::image::digests_in;
 use crate::model::{ComposeError, Container, Model, Reference, State};
 use crate::ports::Image;
@@ -31,6 +34,24 @@ pub(super) struct Facts<'a> {
     pub(super) model: Option<Result<Model, ComposeError>>,
     /// Its compose files and those of its containers under their real paths.
     pub(super) files: Files,
+    /// The tag that the env file gives the images of `tag_variable`; `None` where it is unknown.
+    pub(super) tag: Option<String>,
+}
+
+impl Facts<'_> {
+    /// What the containers of an image are to be made from; `None` where its tag is unknown.
+    fn in_force(&self, image: &ConfiguredImage) -> Option<Reference> {
+        if self.config.is_of_variable(&image.configured) {
+            self.tag.as_deref().map(|tag| image.reference.with_tag(tag))
+        } else {
+            Some(image.reference.clone())
+        }
+    }
+}
+
+/// The tag that a variable of an env file is set to.
+pub(super) fn tag_in_force(file: &Path, variable: &str) -> Option<String> {
+    Some(find_tag(&source::read(file).ok()?, variable).ok()?.tag)
 }
 
 /// A container and the image that it runs on.
@@ -150,12 +171,12 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
         Some(Ok(model)) => model.services().any(|service| service.image().as_ref() == Some(reference)),
         _ => false,
     };
-    let unused =
-        facts.config.images.iter().filter(|image| !is_used(&image.reference) && !of_files(&image.reference));
-    unused
-        .map(|image| {
+    let images = facts.config.images.iter().filter_map(|image| Some((image, facts.in_force(image)?)));
+    images
+        .filter(|(_, reference)| !is_used(reference) && !of_files(reference))
+        .map(|(image, reference)| {
             let words = Words {
-                what: format!("no container is made from {}", image.reference),
+                what: format!("no container is made from {reference}"),
                 why: "its updates reach nothing; the image that runs may not be watched",
                 remedy: format!(
                     "write the image in \"images\" of {} as the compose file has it",
@@ -169,10 +190,11 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
 
 /// Those containers that prove a new image of the service.
 fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
-    let images = &facts.config.images;
+    let images: Vec<Reference> =
+        facts.config.images.iter().filter_map(|image| facts.in_force(image)).collect();
     let updates = facts.config.auto_update;
     live(facts)
-        .filter(move |one| updates && images.iter().any(|image| one.container.is_made_from(&image.reference)))
+        .filter(move |one| updates && images.iter().any(|reference| one.container.is_made_from(reference)))
 }
 
 fn health(facts: &Facts<'_>) -> Vec<Finding> {

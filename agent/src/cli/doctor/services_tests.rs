@@ -82,6 +82,21 @@ impl Stage {
         self.path(name)
     }
 
+    /// The tag is in an env file, and was set to another one than the configured one.
+    fn with_tag_variable(mut self, line: &str) -> Self {
+        std::fs::write(self.path(".env"), line).unwrap();
+        let tree = json!({"services": [{
+            "name": "web", "images": ["web:1.27.0"], "compose_files": [self.path("compose.yml")],
+            "compose_project": "shop", "auto_update": true, "env_file": self.path(".env"),
+            "update": {"tags": "~1.27", "tag_variable": "WEB_TAG"},
+        }]});
+        self.config = Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
+        assert_eq!(self.config.warnings, Vec::<String>::new());
+        self.model["services"]["web"]["image"] = "localhost:5000/web:1.27.4".into();
+        self.container.config_image = "localhost:5000/web:1.27.4".into();
+        self
+    }
+
     fn findings(self) -> Vec<Finding> {
         let config = &self.config.services[0];
         let model = match self.model {
@@ -93,6 +108,7 @@ impl Stage {
             files: Files::look(&config.compose_files, &self.labelled),
             containers: vec![Running { container: self.container, image: self.image, served: self.served }],
             model: Some(model),
+            tag: config.tag_variable().and_then(|variable| tag_in_force(variable.file, variable.name)),
         };
         [check(&facts), way_back(&facts)].concat()
     }
@@ -137,6 +153,26 @@ fn what_does_not_run_or_is_not_used_is_named() {
         stage.model = json!({"services": {}});
     };
     assert_found(other, Warning, "no container is made from localhost:5000/web:1", "\"images\" of web");
+}
+
+#[test]
+fn the_tag_that_the_env_file_gives_is_the_one_that_counts() {
+    assert_eq!(Stage::new().with_tag_variable("WEB_TAG=1.27.4\n").findings(), []);
+    // The containers of the tag in force are looked at as any others.
+    let mut stage = Stage::new().with_tag_variable("WEB_TAG=1.27.4\n");
+    stage.container.health_timing = None;
+    let found = stage.findings();
+    assert!(found.len() == 1 && found[0].what.contains("no health check"), "{found:#?}");
+    let mut stage = Stage::new().with_tag_variable("WEB_TAG=1.27.4\n");
+    stage.container.config_image = "localhost:5000/other:1".into();
+    stage.model = json!({"services": {}});
+    let found = stage.findings();
+    assert!(
+        found.len() == 1 && found[0].what == "no container is made from localhost:5000/web:1.27.4",
+        "{found:#?}"
+    );
+    // Where no tag can be read nothing is known; that has a finding of its own.
+    assert_eq!(Stage::new().with_tag_variable("OTHER=1\n").findings(), []);
 }
 
 #[test]
