@@ -108,6 +108,8 @@ struct Parts {
     manager: Arc<ServiceManager>,
     metrics: Arc<Metrics>,
     endpoint: Endpoint,
+    /// What is wrong with how the endpoint was chosen.
+    engine_warning: Option<String>,
     engine: Arc<DockerEngine>,
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
@@ -155,8 +157,7 @@ impl Parts {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let variable = |name: &str| std::env::var(name).ok();
         let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
-        let endpoint =
-            Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
+        let (endpoint, engine_warning) = Endpoint::find(config.runtime, &surroundings);
         let credentials = Arc::new(Credentials::from_env());
         let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
         let metrics = Arc::new(Metrics::new());
@@ -184,6 +185,7 @@ impl Parts {
             manager: Arc::new(ServiceManager::new(&|name| std::env::var_os(name))),
             metrics,
             endpoint,
+            engine_warning,
             engine,
             registry,
             make_registry,
@@ -295,6 +297,10 @@ struct Loaded {
 async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Loaded> {
     let started = parts.clock.now();
     let mut warnings = Vec::new();
+    if let Some(fault) = &parts.engine_warning {
+        tracing::warn!("container engine: {fault}");
+        warnings.push(format!("container engine, as it was at the start: {fault}"));
+    }
     let store = open_store(parts, &mut warnings).await?;
     let config = parts.config();
     if config.services.iter().any(|service| service.project().is_some())

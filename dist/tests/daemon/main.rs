@@ -330,6 +330,40 @@ fn a_state_that_is_lost_is_an_entry_that_every_channel_gets() {
 }
 
 #[test]
+fn an_engine_address_that_cannot_be_used_is_told_and_the_rest_runs() {
+    let services = json!([service("web")]);
+    for (environment, part) in [
+        (vec![("DOCKER_HOST", ""), ("DOCKER_CONTEXT", "gone")], "docker context \"gone\""),
+        (vec![("DOCKER_HOST", "tcp://127.0.0.1:2376"), ("DOCKER_TLS_VERIFY", "1")], "TLS"),
+        (vec![("DOCKER_HOST", "ssh://me@host")], "ssh is not supported"),
+    ] {
+        let mut daemon = Daemon::start(&services, &environment);
+        daemon.wait("the engine is checked", |d| {
+            d.get("/health").is_some_and(|h| h["status"] == "unavailable")
+        });
+        let (head, body) = daemon.ask("GET", "/health").unwrap();
+        assert!(head.starts_with("http/1.1 503"), "{head}");
+        let health: Value = serde_json::from_str(&body).unwrap();
+        assert!(health["error"].as_str().unwrap().contains(part), "{health}");
+        assert!(health["config_warnings"].to_string().replace("\\\"", "\"").contains(part), "{health}");
+        assert_eq!(daemon.names(), ["web"]);
+    }
+    // The Docker configuration alone names no engine as a rule.
+    let folder = tempfile::tempdir().unwrap();
+    let docker = folder.path().join("docker");
+    fs::create_dir(&docker).unwrap();
+    fs::write(docker.join("config.json"), "{").unwrap();
+    let environment = [("DOCKER_HOST", ""), ("DOCKER_CONFIG", docker.to_str().unwrap())];
+    let daemon = Daemon::start(&services, &environment);
+    let health = daemon.get("/health").unwrap();
+    let warnings = health["config_warnings"].to_string();
+    assert!(
+        warnings.contains("docker/config.json: ") && warnings.contains("/docker.sock is used"),
+        "{health}"
+    );
+}
+
+#[test]
 fn a_signal_stops_it_soon_with_code_0_and_a_last_entry() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon = Daemon::start(&json!([service("a")]), &[]);

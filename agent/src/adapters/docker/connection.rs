@@ -130,6 +130,9 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
+        if let Endpoint::Unusable(why) = &self.endpoint {
+            return Err(EngineError::Unavailable(why.clone()));
+        }
         let asked = async {
             match ask(self.client().await?).await {
                 // The engine was replaced meanwhile: negotiate the version and try once more.
@@ -171,6 +174,7 @@ impl Connection {
             match &self.endpoint {
                 Endpoint::Unix(path) => drop(UnixStream::connect(path).await?),
                 Endpoint::Tcp(address) => drop(TcpStream::connect(address).await?),
+                Endpoint::Unusable(_) => {}
             }
             client.docker.ping().await.map(|_| ())
         })

@@ -18,6 +18,8 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// Plain HTTP at `host:port`.
     Tcp(String),
+    /// None that this program can speak to, and why: every call fails with that.
+    Unusable(String),
 }
 
 impl fmt::Display for Endpoint {
@@ -25,6 +27,8 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
             Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
+            // No program takes this for an address: compose must not talk to another engine.
+            Endpoint::Unusable(_) => f.write_str("none://"),
         }
     }
 }
@@ -99,6 +103,25 @@ impl Surroundings<'_> {
 }
 
 impl Endpoint {
+    /// The address that the agent goes on with whatever is wrong, and what to say about that (DECISIONS 6).
+    pub fn find(runtime: Runtime, world: &Surroundings<'_>) -> (Self, Option<String>) {
+        match Self::resolve(runtime, world) {
+            Ok(endpoint) => (endpoint, None),
+            // It may have named a context, but hardly ever does.
+            Err(error @ EndpointError::ConfigFile { .. }) => {
+                let usual = Self::usual_docker(world);
+                let warning = format!("{error}; {usual} is used");
+                (usual, Some(warning))
+            }
+            Err(error) => {
+                let warning = format!(
+                    "{error}; nothing is checked or healed until that is mended and the agent restarted"
+                );
+                (Self::Unusable(error.to_string()), Some(warning))
+            }
+        }
+    }
+
     /// The address of this runtime's engine. Whether something listens there shows when it is called.
     pub fn resolve(runtime: Runtime, world: &Surroundings<'_>) -> Result<Self, EndpointError> {
         match runtime {
@@ -114,9 +137,13 @@ impl Endpoint {
         if let Some((from, name)) = context_name(world)? {
             return in_context(world, &from, &name);
         }
+        Ok(Self::usual_docker(world))
+    }
+
+    fn usual_docker(world: &Surroundings<'_>) -> Self {
         let rootful = PathBuf::from("/var/run/docker.sock");
         let rootless = world.under_runtime_dir("docker.sock");
-        Ok(Self::Unix(first_existing(world, rootful, rootless)))
+        Self::Unix(first_existing(world, rootful, rootless))
     }
 
     fn podman(world: &Surroundings<'_>) -> Result<Self, EndpointError> {
@@ -328,6 +355,31 @@ mod tests {
     fn a_broken_configuration_file_is_not_taken_for_an_empty_one() {
         let error = World::new().file("home/.docker/config.json", "{").resolve(Runtime::Docker).unwrap_err();
         assert!(error.contains("config.json: "), "{error}");
+    }
+
+    #[test]
+    fn the_agent_goes_on_with_what_it_has_and_says_so() {
+        let find = |world: &World| {
+            let variable = |name: &str| world.variables.get(name).cloned();
+            Endpoint::find(Runtime::Docker, &Surroundings { variable: &variable, root: world.root.path() })
+        };
+        let usual = Endpoint::Unix("/var/run/docker.sock".into());
+        assert_eq!(find(&World::new()), (usual.clone(), None));
+        let (endpoint, warning) = find(&World::new().file("home/.docker/config.json", "{"));
+        assert_eq!(endpoint, usual);
+        let warning = warning.unwrap();
+        assert!(
+            warning.contains("config.json: ") && warning.ends_with("; unix:///var/run/docker.sock is used"),
+            "{warning}"
+        );
+        let tls = World::new().with("DOCKER_HOST", "tcp://host:2376").with("DOCKER_TLS_VERIFY", "1");
+        for (world, part) in
+            [(World::new().with("DOCKER_CONTEXT", "gone"), "docker context \"gone\""), (tls, "TLS")]
+        {
+            let (endpoint, warning) = find(&world);
+            assert!(matches!(&endpoint, Endpoint::Unusable(why) if why.contains(part)), "{endpoint:?}");
+            assert!(warning.unwrap().contains(part));
+        }
     }
 
     #[test]

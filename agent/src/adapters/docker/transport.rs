@@ -38,6 +38,8 @@ pub(super) struct Transport {
 enum Pool {
     Unix(Client<UnixConnector, Body>),
     Tcp(Client<HttpConnector, Body>),
+    /// There is no address.
+    None,
 }
 
 impl Transport {
@@ -53,6 +55,7 @@ impl Transport {
             Endpoint::Tcp(address) => {
                 (format!("http://{address}"), Pool::Tcp(builder.build(HttpConnector::new())))
             }
+            Endpoint::Unusable(_) => (String::new(), Pool::None),
         };
         Self { base, pool }
     }
@@ -67,6 +70,7 @@ impl Transport {
         match &self.pool {
             Pool::Unix(client) => Ok(client.request(request).await?),
             Pool::Tcp(client) => Ok(client.request(request).await?),
+            Pool::None => Err(Error::IOError { err: io::ErrorKind::AddrNotAvailable.into() }),
         }
     }
 }
