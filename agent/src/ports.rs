@@ -47,8 +47,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
 
-    /// Removes an image that no tag names and no container uses; whether it is gone. One that is named or used stays.
-    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError>;
+    /// Removes an image that no container uses and no other tag names than `tags`, which go with it; whether it is gone.
+    /// One that is used or otherwise named stays, with its tags.
+    async fn remove_image(&self, id: &ImageId, tags: &[Reference]) -> Result<bool, EngineError>;
 
     /// Bytes that are free where the engine keeps images; `None` where that can't be seen from here.
     async fn free_space(&self) -> Result<Option<u64>, EngineError>;

@@ -7,7 +7,7 @@ use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
 use crate::service::maintenance::{
-    GoneFrom, MaintenanceResult, MaintenanceTask, RollbackRisk, RunningImage, TagInUse,
+    GoneFrom, MaintenanceResult, MaintenanceTask, OldDeployedImage, RollbackRisk, RunningImage, TagInUse,
 };
 use crate::service::newer_tags::MOST_NEWER;
 
@@ -21,8 +21,8 @@ pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> Maintenanc
         }
         MaintenanceTask::RemoveImages { images } => {
             let mut gone = Vec::new();
-            for id in images {
-                match world.engine.remove_image(&id).await {
+            for OldDeployedImage { id, tags } in images {
+                match world.engine.remove_image(&id, &tags).await {
                     Ok(true) => gone.push(id),
                     Ok(false) => tracing::debug!(%id, "the image is named or used, and stays"),
                     Err(error) => tracing::debug!(%id, %error, "the image could not be removed"),

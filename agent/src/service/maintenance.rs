@@ -42,10 +42,10 @@ pub enum MaintenanceTask {
         /// Something was pushed: lists that were read before do not count.
         anew: bool,
     },
-    /// Remove images that no tag names and no container uses.
+    /// Remove images that no container uses, and that no tag names but those that they were deployed under.
     RemoveImages {
         /// Which.
-        images: Vec<ImageId>,
+        images: Vec<OldDeployedImage>,
     },
     /// See whether a rollback to what runs now would be possible.
     CheckWayBack {
@@ -67,6 +67,15 @@ pub struct TagInUse {
     pub tag: String,
     /// Whether its newer tag must be one that all images have of which this is true: one variable is the tag of all.
     pub is_shared: bool,
+}
+
+/// An image that is no longer needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldDeployedImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// What it was deployed under: tags that are removed with it.
+    pub tags: Vec<Reference>,
 }
 
 /// An image that runs.
@@ -152,6 +161,9 @@ pub struct DeployedImage {
     pub id: ImageId,
     /// Whether it passed its probation.
     pub proven: bool,
+    /// The tags that it was deployed under.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<Reference>,
 }
 
 /// What is due, and what was found.
@@ -369,18 +381,28 @@ impl Service {
         }
     }
 
-    /// Notes an image that was deployed.
-    pub(super) fn note_deployed(&mut self, configured: &str, id: &ImageId, proven: bool) {
+    /// Notes an image that was deployed under a reference.
+    pub(super) fn note_deployed(
+        &mut self,
+        configured: &str,
+        id: &ImageId,
+        proven: bool,
+        reference: &Reference,
+    ) {
         let deployed = self.durable.deployed.entry(configured.to_owned()).or_default();
-        deployed.retain(|image| image.id != *id);
-        deployed.push(DeployedImage { id: id.clone(), proven });
+        let before = deployed.iter().position(|image| image.id == *id).map(|at| deployed.remove(at));
+        let mut tags = before.map(|image| image.tags).unwrap_or_default();
+        if reference.tag.is_some() && !reference.is_pinned() && !tags.contains(reference) {
+            tags.push(reference.clone());
+        }
+        deployed.push(DeployedImage { id: id.clone(), proven, tags });
         let too_many = deployed.len().saturating_sub(MOST_DEPLOYED);
         deployed.drain(..too_many);
     }
 
     /// Images that were deployed once and are no longer needed: not among those that were proven last, not what a
     /// rollback leads to, and used by no container of the project.
-    fn removable(&self) -> Vec<ImageId> {
+    fn removable(&self) -> Vec<OldDeployedImage> {
         let keep = self.config.keep_images;
         if keep == 0 {
             return Vec::new();
@@ -393,9 +415,10 @@ impl Service {
             let proven = deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));
         }
-        let deployed = self.durable.deployed.values().flatten();
-        let images: BTreeSet<&ImageId> =
-            deployed.map(|image| &image.id).filter(|id| !kept.contains(id)).collect();
-        images.into_iter().cloned().collect()
+        let mut old: BTreeMap<&ImageId, Vec<Reference>> = BTreeMap::new();
+        for image in self.durable.deployed.values().flatten().filter(|image| !kept.contains(&image.id)) {
+            old.entry(&image.id).or_default().extend(image.tags.iter().cloned());
+        }
+        old.into_iter().map(|(id, tags)| OldDeployedImage { id: id.clone(), tags }).collect()
     }
 }

@@ -113,6 +113,41 @@ fn the_newest_tag_is_written_deployed_and_followed_from_then_on() {
 }
 
 #[test]
+fn an_old_image_goes_with_its_tag_and_one_that_somebody_else_names_or_uses_stays() {
+    let stage = Stage::new("tag-cleanup");
+    let env_file = stage.env_file.to_str().expect("the path is text");
+    let update = json!({"tags": "~1.27", "tag_variable": "WEB_TAG"});
+    let entry = stage.world.entry("web", &["web:1.27.0"]).set("env_file", env_file);
+    let mut agent = stage.world.agent_for([entry.set("keep_images", 1).set("update", update)]);
+    let engine = &stage.world.engine;
+    let name = |tag: u32| format!("{}/web:1.27.{tag}", stage.world.host);
+    let here = |tag: u32| engine.image_id(&name(tag)).is_some();
+    let mut deploy = |n: usize| {
+        let pushed = stage.push(&format!("1.27.{n}"), &Image::good(&format!("newer-{n}")));
+        // The list of tags is read again by a new agent at once.
+        agent.terminate();
+        agent.restart();
+        assert_eq!(agent.wait_entry(&Kind::UPDATED, n).new_digest.as_deref(), Some(&*pushed.digest));
+        wait_for("the deployment to be over", || {
+            if agent.service("web").deploying { Err(format!("{:?}", agent.steps())) } else { Ok(()) }
+        });
+    };
+    deploy(1);
+    deploy(2);
+    let mine = format!("{}/web:mine", stage.world.host);
+    engine.docker(&["tag", &name(2), &mine]);
+    deploy(3);
+    deploy(4);
+    wait_for("what is no longer needed to go", || {
+        let left: Vec<u32> = (0..=4).filter(|n| here(*n)).collect();
+        // The first one was there before the agent, the second one has a person's name.
+        if left == [0, 2, 4] { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    assert!(engine.image_id(&mine).is_some());
+    stage.world.assert_runs("web", "newer-4");
+}
+
+#[test]
 fn a_bad_newer_tag_is_rolled_back_with_its_line_and_the_next_one_is_tried() {
     let stage = Stage::new("tag-bad");
     let bad = stage.push("1.27.4", &Image::exits("v4", 1));

@@ -3,34 +3,67 @@
 use bollard::errors::Error;
 use bytes::Bytes;
 use http::Method;
+use serde_json::json;
 
 use super::answer;
 use super::connection::Connection;
 use super::names::checked;
 use super::{CHANGE, STATS};
 use crate::model::EngineError;
-use crate::model::image::ImageId;
+use crate::model::image::{ImageId, Reference};
 
-/// Removes an image that no tag names and no container uses; whether it is gone.
-pub(super) async fn remove(connection: &Connection, id: &ImageId) -> Result<bool, EngineError> {
+/// Removes an image that no container uses and no other tag names than `tags`, which go with it; whether it is gone.
+pub(super) async fn remove(
+    connection: &Connection,
+    id: &ImageId,
+    tags: &[Reference],
+) -> Result<bool, EngineError> {
     let name = checked(&id.0)?;
     let doing = format!("remove image {id}");
-    let (path, record) = (format!("/images/{name}"), format!("/images/{name}/json"));
-    let (path, record) = (path.as_str(), record.as_str());
+    let record = format!("/images/{name}/json");
+    let record = record.as_str();
     let seen = connection.read(&doing, |client| async move { client.get(record, &[]).await }).await;
-    match seen {
-        // By its ID the engine would take all tags along.
-        Ok(seen) if answer::texts(&seen, "/RepoTags").iter().any(|tag| !tag.starts_with("<none>")) => {
-            return Ok(false);
-        }
-        Ok(_) => {}
+    let named = match seen {
+        Ok(seen) => answer::texts(&seen, "/RepoTags"),
         Err(EngineError::NotFound(_)) => return Ok(true),
         Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for tag in named.iter().filter(|tag| !tag.starts_with("<none>")) {
+        match Reference::parse(tag) {
+            Ok(reference) if tags.contains(&reference) => names.push(reference.tagged()),
+            // By its ID the engine would take all tags along.
+            _ => return Ok(false),
+        }
     }
-    // Without force the engine refuses where a container, running or not, uses it, or another repository names it.
+    if !names.is_empty() && is_used(connection, &doing, name).await? {
+        return Ok(false);
+    }
+    // The engine takes the image along with its last tag; where that is not so, by its ID.
+    names.push(name.to_owned());
+    for name in names {
+        if !delete(connection, &doing, &name).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a container, running or not, uses the image: of several tags the engine would remove one all the same.
+async fn is_used(connection: &Connection, doing: &str, id: &str) -> Result<bool, EngineError> {
+    let filters = json!({"ancestor": [id]}).to_string();
+    let query = [("all", "true"), ("filters", filters.as_str())];
+    let users = connection.read(doing, |client| async move { client.get("/containers/json", &query).await });
+    Ok(users.await?.as_array().is_none_or(|users| !users.is_empty()))
+}
+
+/// Removes what has a name, without force: the engine refuses where a container uses it, or another repository names it.
+async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool, EngineError> {
+    let path = format!("/images/{name}");
+    let path = path.as_str();
     let query = [("force", "false"), ("noprune", "true")];
     connection
-        .call(&doing, CHANGE, |client| async move {
+        .call(doing, CHANGE, |client| async move {
             match client.send(Method::DELETE, path, &query, Bytes::new()).await {
                 Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(false),
                 Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(true),

@@ -255,8 +255,8 @@ impl Engine for DockerEngine {
         absent_is_fine(done)
     }
 
-    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError> {
-        images::remove(&self.connection, id).await
+    async fn remove_image(&self, id: &ImageId, tags: &[Reference]) -> Result<bool, EngineError> {
+        images::remove(&self.connection, id, tags).await
     }
 
     async fn free_space(&self) -> Result<Option<u64>, EngineError> {

@@ -90,6 +90,45 @@ async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged
     assert!(matches!(&error, EngineError::Refused(text) if text.contains("too new")), "{error:?}");
 }
 
+#[tokio::test]
+async fn an_old_image_goes_with_its_own_tags_unless_it_is_used_or_has_another_name() {
+    let id = ImageId("sha256:old".to_owned());
+    let tags = ["r.example/web:1.0.1", "nginx:1.0.2"].map(|tag| Reference::parse(tag).unwrap());
+    for (named, users, expected) in [
+        (vec!["r.example/web:1.0.1", "nginx:1.0.2"], "[]", true),
+        (vec![], "[]", true),
+        (vec!["r.example/web:1.0.1", "mine:1"], "[]", false),
+        (vec!["r.example/web:1.0.3"], "[]", false),
+        (vec!["r.example/web:1.0.1"], r#"[{"Id": "c"}]"#, false),
+    ] {
+        let server = server().await;
+        answer(&server, "/images/sha256:old/json", 200, &json!({"Id": id.0, "RepoTags": named}).to_string())
+            .await;
+        answer(&server, "/containers/json", 200, users).await;
+        let deleted = [
+            "/images/r.example/web:1.0.1",
+            "/images/docker.io/library/nginx:1.0.2",
+            "/images/r.example/web:1.0.3",
+            "/images/mine:1",
+            "/images/sha256:old",
+        ];
+        for at in deleted {
+            answer(&server, at, 200, "[]").await;
+        }
+        assert_eq!(engine(&server).remove_image(&id, &tags).await.unwrap(), expected, "{named:?}");
+        let mut gone = Vec::new();
+        for at in deleted {
+            gone.extend((!asked(&server, at).await.is_empty()).then_some(at));
+        }
+        let wanted = match (expected, named.len()) {
+            (true, 2) => vec![deleted[0], deleted[1], deleted[4]],
+            (true, _) => vec![deleted[4]],
+            (false, _) => vec![],
+        };
+        assert_eq!(gone, wanted, "{named:?}");
+    }
+}
+
 /// A connection that has agreed upon a version, in a time that passes by itself when nobody works.
 async fn connection(server: &MockServer) -> Connection {
     let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));

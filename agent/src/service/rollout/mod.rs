@@ -100,12 +100,16 @@ impl Service {
         let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
         self.durable.blocked.extend(blocked);
         let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
-        let new_ids = deployment.new_ids.clone();
+        let all = deployment.plan().image_changes.iter();
+        let brought = all.filter_map(|m| {
+            Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
+        });
+        let brought: Vec<_> = brought.collect();
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
         self.note_failed_tags(&changes);
-        for (image, id) in new_ids {
+        for (image, reference, id) in brought {
             if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
-                self.note_deployed(&image, &id, false);
+                self.note_deployed(&image, &id, false, &reference);
             }
         }
     }
@@ -133,7 +137,7 @@ impl Service {
             let used = self.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
             if let (Some(id), true) = (new.cloned(), used) {
-                self.note_deployed(&image, &id, true);
+                self.note_deployed(&image, &id, true, &change.reference);
                 let source = Some(change.source(&change.digest));
                 self.durable.proven.insert(image.clone(), OldImage { id, source });
                 self.note_proof(&image, &change.digest, now);

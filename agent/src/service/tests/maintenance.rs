@@ -8,7 +8,8 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::maintenance::{
-    GoneFrom, MaintenanceResult, MaintenanceTask, RollbackRisk, RunningImage, TagInUse,
+    DeployedImage, GoneFrom, MaintenanceResult, MaintenanceTask, OldDeployedImage, RollbackRisk,
+    RunningImage, TagInUse,
 };
 
 impl Story {
@@ -39,6 +40,14 @@ impl Story {
 
 fn version(n: u32) -> ImageId {
     ImageId(format!("sha256:v{n}"))
+}
+
+fn reference() -> Reference {
+    Reference::parse(IMAGE).unwrap()
+}
+
+fn old(n: u32, tags: &[Reference]) -> OldDeployedImage {
+    OldDeployedImage { id: version(n), tags: tags.to_vec() }
 }
 
 fn newest(tag: Option<&str>) -> MaintenanceResult {
@@ -118,13 +127,15 @@ fn images_that_were_deployed_and_are_no_longer_needed_go_after_an_update() {
     let removable = |keep_images| {
         let mut story = Story::on_five(ServiceConfig { keep_images, ..config() });
         for n in 1..=5 {
-            story.service.note_deployed(IMAGE, &version(n), n != 3);
+            story.service.note_deployed(IMAGE, &version(n), n != 3, &reference());
         }
         story.service.remove_old_images_soon();
         let task = story.task();
         assert_eq!(story.task(), None, "once for each update");
         match task {
-            Some(MaintenanceTask::RemoveImages { images }) => images,
+            Some(MaintenanceTask::RemoveImages { images }) => {
+                images.into_iter().map(|image| image.id).collect()
+            }
             None => Vec::new(),
             other => panic!("{other:?}"),
         }
@@ -139,17 +150,44 @@ fn images_that_were_deployed_and_are_no_longer_needed_go_after_an_update() {
 fn neither_what_runs_nor_what_a_rollback_leads_to_is_removed_and_what_is_gone_is_forgotten() {
     let mut story = Story::on_five(ServiceConfig { keep_images: 1, ..config() });
     for n in [5, 1, 2, 3, 4] {
-        story.service.note_deployed(IMAGE, &version(n), true);
+        story.service.note_deployed(IMAGE, &version(n), true, &reference());
     }
     let proven = super::super::action::OldImage { id: version(2), source: None };
     story.service.durable.proven.insert(IMAGE.into(), proven);
     story.service.remove_old_images_soon();
-    let images = vec![version(1), version(3)];
+    let images = vec![old(1, &[reference()]), old(3, &[reference()])];
     assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
     assert_eq!(story.maintained(MaintenanceResult::ImagesRemoved(vec![version(1)])), []);
     story.service.remove_old_images_soon();
     // It was used elsewhere; the next update tries again.
-    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images: vec![version(3)] }));
+    let images = vec![old(3, &[reference()])];
+    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
+}
+
+#[test]
+fn an_old_image_goes_with_all_tags_that_it_was_deployed_under_and_no_others() {
+    let mut story = Story::on_five(ServiceConfig { keep_images: 1, ..config() });
+    let tag = |tag: &str| reference().with_tag(tag);
+    let pinned = Reference::parse(&format!("{}@{}", reference().tagged(), digest('4'))).unwrap();
+    for (n, reference) in [
+        (1, tag("1.0.1")),
+        (2, tag("1.0.2")),
+        (1, tag("1.0.3")),
+        (1, tag("1.0.3")),
+        (4, pinned),
+        (5, tag("1.0.5")),
+    ] {
+        story.service.note_deployed(IMAGE, &version(n), true, &reference);
+    }
+    story.service.remove_old_images_soon();
+    let images = vec![old(1, &[tag("1.0.1"), tag("1.0.3")]), old(2, &[tag("1.0.2")]), old(4, &[])];
+    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
+}
+
+#[test]
+fn what_an_earlier_version_noted_has_no_tags() {
+    let noted: DeployedImage = serde_json::from_str(r#"{"id": "sha256:v1", "proven": true}"#).unwrap();
+    assert_eq!(noted, DeployedImage { id: version(1), proven: true, tags: Vec::new() });
 }
 
 #[test]

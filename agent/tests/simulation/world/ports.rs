@@ -133,10 +133,11 @@ impl Engine for FakeWorld {
         .await
     }
 
-    async fn remove_image(&self, id: &ImageId) -> Result<bool, EngineError> {
+    async fn remove_image(&self, id: &ImageId, tags: &[Reference]) -> Result<bool, EngineError> {
         self.call(|inner, _| {
             let is_used = inner.containers.iter().any(|container| container.image == *id);
-            let is_named = inner.images.get(id).is_some_and(|image| !image.tags.is_empty());
+            let is_ours = |tag: &String| tags.iter().any(|reference| reference.tagged() == *tag);
+            let is_named = inner.images.get(id).is_some_and(|image| !image.tags.iter().all(is_ours));
             if is_used || is_named || inner.anchors.values().any(|held| held == id) {
                 return Ok(false);
             }
