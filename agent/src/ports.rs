@@ -17,7 +17,7 @@ pub use swarm::Swarm;
 use crate::model::image::ImageLabels;
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Project,
-    Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
+    PullPolicy, Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
 };
 
 /// The container engine, as far as an update needs it. Every call has a deadline of its own.
@@ -213,9 +213,10 @@ pub enum Urgency {
 /// Runs compose. One call at a time per project is the caller's business.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
-    /// `compose up -d --pull never --no-build`, with one retry where a killed run left its half-made
+    /// `compose up -d --pull <policy> --no-build`, with one retry where a killed run left its half-made
     /// container in the way. Returns what compose printed (the last 8 KiB).
-    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError>;
+    async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)
+    -> Result<String, ComposeError>;
 
     /// `compose down`, without `-v`: volumes stay.
     async fn down(&self, project: &Project) -> Result<String, ComposeError>;

@@ -291,7 +291,7 @@ pub(super) struct ServiceFile {
     /// Name of the compose project, `^[a-zA-Z0-9_-]{1,64}$`; needed for `auto_update`. Compose itself refuses capitals
     /// and a leading `-` or `_`: such a name gives a warning.
     pub(super) compose_project: String,
-    /// Container that the service consists of where there is no compose project.
+    /// Container that the service consists of where there is no compose project, or where that has no container.
     pub(super) container_name: String,
     /// Service of a swarm, as `docker service ls` names it, in place of `compose_files`, `compose_project` and
     /// `container_name`; with exactly one of `images`. The engine must be a manager. `auto_start`, `auto_heal` and

@@ -13,8 +13,21 @@ use super::image::{ImageId, Reference};
 pub enum Members {
     /// All of a compose project.
     Project(String),
+    /// All of a compose project; where that has none, the one with this name.
+    ProjectOrName(String, String),
     /// The one with this name.
     Name(String),
+}
+
+impl Members {
+    /// The containers of a service with these keys; `None` where it has neither (spec 2.9).
+    pub fn of(project: Option<&str>, name: Option<&str>) -> Option<Self> {
+        match (project.map(str::to_owned), name.map(str::to_owned)) {
+            (Some(project), Some(name)) => Some(Self::ProjectOrName(project, name)),
+            (Some(project), None) => Some(Self::Project(project)),
+            (None, name) => name.map(Self::Name),
+        }
+    }
 }
 
 /// Who keeps a container in the agent's place (DECISIONS 9).

@@ -34,5 +34,5 @@ pub use container::{
 };
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};
-pub use project::{Project, UpMode};
+pub use project::{Project, PullPolicy, UpMode};
 pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};

@@ -29,6 +29,15 @@ pub enum UpMode {
     },
 }
 
+/// Which images `up` may fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// None (`--pull never`): a rollback, and whatever is given the images that it needs.
+    Never,
+    /// Those that are not on this machine (`--pull missing`). A tag that names one is left where it is.
+    Missing,
+}
+
 impl UpMode {
     /// The compose services that compose is told to keep to; none where it has the whole project.
     pub fn services(&self) -> &[String] {

@@ -76,11 +76,7 @@ impl Check {
             }
             within(patience, self.cycle.digest(view.target())).await.map(Some)
         }));
-        let members = config
-            .compose_project
-            .clone()
-            .map(Members::Project)
-            .or_else(|| config.container_name.clone().map(Members::Name));
+        let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
         let engine = world.engine.as_ref();
         let containers = async {
             match &members {

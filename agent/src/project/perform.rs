@@ -31,7 +31,7 @@ pub(super) async fn perform(
             Ok(write_tag(compose, &project, (variable, tag, line), back, &images).await)
         }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
-        Step::Start { tags, displaced, project, down, up_mode, scope } => {
+        Step::Start { tags, displaced, project, down, up_mode, scope, pull } => {
             match point_tags(engine, &tags, progress).await {
                 Ok(()) => {
                     point_at_what_runs(engine, &displaced).await;
@@ -40,7 +40,7 @@ pub(super) async fn perform(
                     let up = match cleared {
                         // The files name none of the services any more: without names compose would bring up all.
                         Ok(_) if up_mode.is_for_none() => Ok(String::new()),
-                        Ok(_) => compose.up(&project, &up_mode).await,
+                        Ok(_) => compose.up(&project, &up_mode, pull).await,
                         Err(error) => Err(error),
                     };
                     let seen = match put_back(engine, &displaced).await {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_common::wire::FleetAsk;
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Members, Project, UpMode};
+use crate::model::{Members, Project, PullPolicy, UpMode};
 use crate::ports::GateQuestion;
 
 use super::maintenance::MaintenanceTask;
@@ -141,6 +141,8 @@ pub enum Step {
         up_mode: UpMode,
         /// What compose keeps to, in place of `recreate`; `None`: it is given what that says.
         scope: Option<Scope>,
+        /// Which images compose may fetch.
+        pull: PullPolicy,
     },
     /// Point the tags back without touching any container.
     RestoreTags {

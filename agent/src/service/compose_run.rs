@@ -27,6 +27,7 @@ impl Service {
             before: Vec::new(),
             tag: None,
             kept: Vec::new(),
+            pull_missing: false,
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

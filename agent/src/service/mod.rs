@@ -269,8 +269,7 @@ impl Service {
     }
 
     fn members(&self) -> Option<Members> {
-        let project = self.project_name().map(|name| Members::Project(name.to_owned()));
-        project.or_else(|| self.config.container_name.clone().map(Members::Name))
+        Members::of(self.project_name(), self.config.container_name.as_deref())
     }
 
     /// Whether a deployment is under way. One that is decided and only tidies up does not count.

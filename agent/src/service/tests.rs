@@ -39,7 +39,9 @@ use super::status::StatusContext;
 use super::{Durable, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, EngineError, EventKind, HealthState, HealthTiming, Members, State, UpMode};
+use crate::model::{
+    Container, EngineError, EventKind, HealthState, HealthTiming, Members, PullPolicy, State, UpMode,
+};
 use crate::ports::PullProgress;
 
 const IMAGE: &str = "localhost:5000/web:1";

@@ -101,10 +101,8 @@ impl Events {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
         for worker in self.services.workers().iter() {
             let config = &worker.config;
-            let concerned = match &config.compose_project {
-                Some(project) => *project == event.project,
-                None => config.container_name.as_deref() == Some(event.name.as_str()),
-            };
+            let concerned = config.compose_project.as_ref().is_some_and(|project| *project == event.project)
+                || config.container_name.as_ref().is_some_and(|name| *name == event.name);
             if concerned {
                 let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
                 // A worker that is gone means that the program is stopping.

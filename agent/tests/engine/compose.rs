@@ -21,21 +21,21 @@ async fn compose_brings_a_project_up_with_the_variables_of_its_env_file() {
         set: std::collections::BTreeMap::new(),
     };
     let compose = compose(&stage);
-    compose.up(&shop, &UpMode::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let first = project(&stage).await;
     assert_eq!((first.len(), first[0].state), (1, State::Running));
-    compose.up(&shop, &UpMode::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert_eq!(project(&stage).await[0].id, first[0].id, "nothing to do");
-    compose.up(&shop, &UpMode::All).await.unwrap();
+    compose.up(&shop, &UpMode::All, PullPolicy::Never).await.unwrap();
     assert_ne!(project(&stage).await[0].id, first[0].id, "made anew");
 
     shop.env_file = None;
-    let error = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
+    let error = compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert!(error.cause.contains("no tag"), "{}", error.cause);
     shop.env_file = Some(stage.file("vars.env", "TAG=absent\n"));
-    let error = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
+    let error = compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert!(error.cause.contains("absent"), "never pulls: {}", error.cause);
-    let again = compose.up(&shop, &UpMode::Changed).await.unwrap_err();
+    let again = compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, again.cause);
 }
 
@@ -53,7 +53,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     let shop =
         Project { name: stage.id.clone(), files, env_file: None, set: std::collections::BTreeMap::new() };
     let compose = compose(&stage);
-    compose.up(&shop, &UpMode::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let second = stage.image(&image, "two", &[]);
     let halfway = async {
         while project(&stage).await.len() < 2 {
@@ -62,7 +62,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        done = compose.up(&shop, &UpMode::Changed) => panic!("it was done before it could be killed: {done:?}"),
+        done = compose.up(&shop, &UpMode::Changed, PullPolicy::Never) => panic!("it was done before it could be killed: {done:?}"),
         () = halfway => {}
     }
     wait_for_async("the engine to have stopped the old one", async || {
@@ -74,7 +74,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     let states: HashMap<_, _> = project(&stage).await.into_iter().map(|c| (c.name, c.state)).collect();
     assert_eq!(states.len(), 2, "{states:?}");
 
-    compose.up(&shop, &UpMode::Changed).await.unwrap();
+    compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let seen = project(&stage).await;
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!(

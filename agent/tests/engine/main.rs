@@ -19,7 +19,7 @@ use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
 use evenkeel_agent::config;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::model::{
-    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, State, UpMode,
+    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, PullPolicy, State, UpMode,
 };
 use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
 use evenkeel_common::testing::wait_for_async;

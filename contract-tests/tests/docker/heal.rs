@@ -137,6 +137,18 @@ fn a_project_of_which_nothing_runs_is_started_at_the_next_check() {
 }
 
 #[test]
+fn an_image_that_only_the_compose_files_name_is_fetched_where_it_is_missing() {
+    let (mut world, _) = World::with_web("start-missing");
+    world.push("side", &Image::good("s1"));
+    world.service("side", "side", &[]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"])]);
+    agent.redeploy("web");
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
+    world.assert_runs("side", "s1");
+    world.assert_runs("web", "v1");
+}
+
+#[test]
 fn changed_compose_files_are_applied_also_those_that_changed_while_the_agent_was_away() {
     let (world, _) = World::with_web("drift");
     let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("compose_watch", true)]);

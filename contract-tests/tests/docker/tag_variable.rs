@@ -94,8 +94,10 @@ fn the_newest_tag_is_written_deployed_and_followed_from_then_on() {
     stage.world.assert_runs("web", "v4");
     stage.assert_tag("1.27.4");
     stage.world.assert_tidy();
-    let image = agent.service("web").images.unwrap().remove(0);
-    assert!(image.image.ends_with("/web:1.27.4"), "{image:?}");
+    wait_for("the record to name the new tag", || match agent.service("web").images {
+        Some(images) if images[0].image.ends_with("/web:1.27.4") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     // The tag in force is what moves now, not the one that is configured.
     stage.push("1.27.0", &Image::good("v0"));
     assert_eq!(agent.check("web").event, Kind::CHECKED);

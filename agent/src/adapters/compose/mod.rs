@@ -23,7 +23,7 @@ use super::docker::Endpoint;
 use crate::config::Runtime;
 use crate::model::output::{Tail, stable};
 use crate::model::text::plainly;
-use crate::model::{ComposeError, Model, Project, UpMode};
+use crate::model::{ComposeError, Model, Project, PullPolicy, UpMode};
 use crate::ports::Compose;
 
 /// Images are pulled before; what remains is stopping and starting containers.
@@ -318,14 +318,18 @@ async fn no_links(project: &Project) -> Result<(), ComposeError> {
     Ok(())
 }
 
-/// `up` as an update needs it: nothing is pulled or built on the side.
-fn up_task(up_mode: &UpMode) -> Vec<String> {
+/// `up` as an update needs it: nothing newer is pulled, and nothing is built, on the side.
+fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     // `up --no-recreate` still changes networks and removes replicas.
     if *up_mode == UpMode::StartOnly {
         return words(&["start"]);
     }
-    let mut task = words(&["up", "-d", "--pull", "never", "--no-build"]);
+    let policy = match pull {
+        PullPolicy::Never => "never",
+        PullPolicy::Missing => "missing",
+    };
+    let mut task = words(&["up", "-d", "--pull", policy, "--no-build"]);
     if matches!(up_mode, UpMode::All | UpMode::ForceService(_)) {
         task.push("--force-recreate".to_owned());
     }
@@ -342,11 +346,16 @@ fn up_task(up_mode: &UpMode) -> Vec<String> {
 
 #[async_trait]
 impl Compose for ComposeCli {
-    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
+    async fn up(
+        &self,
+        project: &Project,
+        up_mode: &UpMode,
+        pull: PullPolicy,
+    ) -> Result<String, ComposeError> {
         no_links(project).await?;
         self.must_be_fit(project).await?;
         others::wait(&project.name).await;
-        let task = up_task(up_mode);
+        let task = up_task(up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         self.run(project, &task).await
     }

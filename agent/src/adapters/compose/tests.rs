@@ -126,7 +126,7 @@ fn arguments_have_the_order_that_every_compose_takes() {
         set: BTreeMap::new(),
     };
     let line = |runtime, up_mode: &UpMode| {
-        let task = up_task(up_mode);
+        let task = up_task(up_mode, PullPolicy::Never);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         words(cli(runtime).arguments(&project, &task))
     };
@@ -160,7 +160,7 @@ async fn compose_gets_the_agents_environment_less_what_is_secret_and_the_first_f
     );
     let compose = scripted();
     compose.withhold(&BTreeSet::from(["SECRET".to_owned()]));
-    compose.up(&project, &UpMode::Changed).await.unwrap();
+    compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
     let env = stage.read("env.txt");
     let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
@@ -189,14 +189,14 @@ async fn a_compose_file_that_has_become_a_link_is_not_run() {
     let stage = Stage::new("echo x >> ran");
     let project = stage.project();
     let compose = scripted();
-    compose.up(&project, &UpMode::Changed).await.unwrap();
+    compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     fs::rename(stage.path("compose.yml"), stage.path("other.yml")).unwrap();
     std::os::unix::fs::symlink(stage.path("other.yml"), stage.path("compose.yml")).unwrap();
     let expected = format!(
         "compose file {}: is a symbolic link, which is not followed",
         stage.path("compose.yml").display()
     );
-    assert_eq!(compose.up(&project, &UpMode::Changed).await.unwrap_err().cause, expected);
+    assert_eq!(compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err().cause, expected);
     assert_eq!(compose.down(&project).await.unwrap_err().cause, expected);
     assert_eq!(compose.validate(&project).await.unwrap_err().cause, expected);
     assert_eq!(stage.read("ran"), "x\n");
@@ -205,14 +205,14 @@ async fn a_compose_file_that_has_become_a_link_is_not_run() {
 #[tokio::test]
 async fn output_of_both_kinds_comes_in_order_and_clean() {
     let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
-    let output = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    let output = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert_eq!(output, "one\ntwo\nthree");
 }
 
 #[tokio::test]
 async fn a_flood_of_output_neither_blocks_nor_grows() {
     let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
-    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "the end");
     assert!(error.output.len() <= 8 * 1024, "{}", error.output.len());
 }
@@ -223,16 +223,16 @@ async fn the_last_line_is_the_cause_without_what_varies() {
     let stage = Stage::new(&format!(
         "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
     ));
-    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "Error: endpoint p-1 (<id>): Bind failed");
     assert!(error.output.starts_with(" web  Starting"), "{}", error.output);
 
     let stage = Stage::new("echo 'time=\"2024-05-01T10:00:00Z\" level=error msg=\"no such thing\"'; exit 15");
-    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "no such thing");
 
     let stage = Stage::new("exit 3");
-    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "`up` ended without a word (exit status: 3)");
 }
 
@@ -240,15 +240,15 @@ async fn the_last_line_is_the_cause_without_what_varies() {
 async fn a_container_in_the_way_is_worth_some_more_tries() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
-    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
 
     let stage = Stage::new(&format!("{conflict}; exit 1"));
-    let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\nx\nx\nx\n", "three times more, not for ever");
     assert!(error.cause.contains("Conflict."), "{}", error.cause);
 
     let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
-    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(stage.read("tries"), "x\n");
 }
 
@@ -282,7 +282,7 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    let error = compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    let error = compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "`up` was stopped: not done after 1 s");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
@@ -296,7 +296,7 @@ async fn who_does_not_listen_is_killed_with_its_children() {
     );
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
@@ -306,7 +306,7 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
     let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
     let compose = scripted();
     let project = stage.project();
-    let running = compose.up(&project, &UpMode::Changed);
+    let running = compose.up(&project, &UpMode::Changed, PullPolicy::Never);
     let (pid, leader) = tokio::select! {
         _ = running => panic!("it ended by itself"),
         pids = async { (stage.written("pid").await, stage.written("leader").await) } => pids,
@@ -319,7 +319,7 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
 async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
     let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
     let begin = Instant::now();
-    scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+    scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;
 }
@@ -328,7 +328,7 @@ async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
 async fn what_is_missing_is_named() {
     let stage = Stage::new("exit 0");
     let cause = async |compose: ComposeCli, project: &Project| {
-        compose.up(project, &UpMode::Changed).await.unwrap_err().cause
+        compose.up(project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err().cause
     };
     let absent = scripted().with_program("/nowhere/docker".into());
     assert_eq!(
@@ -378,7 +378,7 @@ async fn what_is_missing_is_named() {
 async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
     for version in ["Docker Compose version v2.5.0", "docker-compose version 1.29.2, build unknown"] {
         let stage = Stage::of_version(version, "echo x > touched");
-        let first = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+        let first = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
         let second = scripted().down(&stage.project()).await.unwrap_err();
         assert_eq!(first, second, "the same fault has the same text");
         assert!(
@@ -392,9 +392,9 @@ async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
     let stage = Stage::playing("test \"$1\" = version && { cat version; exit 0; }\necho x > touched");
     let compose = scripted();
     fs::write(stage.path("version"), "v2.19.0\n").unwrap();
-    compose.up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+    compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     fs::write(stage.path("version"), "v2.20.0\n").unwrap();
-    compose.up(&stage.project(), &UpMode::Changed).await.unwrap();
+    compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert_eq!(stage.read("touched"), "x\n");
 }
 
@@ -402,7 +402,7 @@ async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
 async fn a_compose_that_does_not_say_its_version_is_tried() {
     for script in ["test \"$1\" = version && exit 1\nexit 0", "test \"$1\" = version && echo dev; exit 0"] {
         let stage = Stage::playing(script);
-        scripted().up(&stage.project(), &UpMode::Changed).await.unwrap();
+        scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     }
 }
 
@@ -433,7 +433,8 @@ async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
     for (version, words, want) in lines {
         let stage = Stage::of_version(version, &format!("echo '{words}' >&2; exit 1"));
         for _ in 0..2 {
-            let error = scripted().up(&stage.project(), &UpMode::Changed).await.unwrap_err();
+            let error =
+                scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
             assert!(error.cause.starts_with(want), "{}", error.cause);
         }
     }

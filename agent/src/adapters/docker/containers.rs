@@ -16,13 +16,33 @@ use crate::ports::HOLD_LABEL;
 impl DockerEngine {
     /// The containers of a service, by name.
     pub(super) async fn members(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
-        let listed = match members {
-            Members::Project(project) => {
-                self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?
-            }
-            // Podman's names have no slash.
-            Members::Name(name) => self.list("name", format!("^/?{}$", escaped(name))).await?,
-        };
+        match members {
+            Members::Project(project) => self.of_project(project).await,
+            Members::Name(name) => self.of_name(name).await,
+            Members::ProjectOrName(project, name) => match self.of_project(project).await? {
+                none if none.is_empty() => self.of_name(name).await,
+                containers => Ok(containers),
+            },
+        }
+    }
+
+    async fn of_project(&self, project: &str) -> Result<Vec<Container>, EngineError> {
+        let listed = self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?;
+        self.looked_at(listed, |_| true).await
+    }
+
+    async fn of_name(&self, name: &str) -> Result<Vec<Container>, EngineError> {
+        // Podman's names have no slash.
+        let listed = self.list("name", format!("^/?{}$", escaped(name))).await?;
+        self.looked_at(listed, |container| container.name == *name).await
+    }
+
+    /// What is listed in full, by name; neither what compose runs once nor what holds an image.
+    async fn looked_at(
+        &self,
+        listed: Vec<Value>,
+        is_wanted: impl Fn(&Container) -> bool,
+    ) -> Result<Vec<Container>, EngineError> {
         let wanted = listed.into_iter().filter_map(|listed| {
             let labels = answer::map(&listed, "/Labels").unwrap_or_default();
             let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
@@ -35,9 +55,7 @@ impl DockerEngine {
             // One that went away in between is not there.
             .try_filter_map(|container| ready(Ok(container)));
         let mut containers: Vec<Container> = looks.try_collect().await?;
-        if let Members::Name(name) = members {
-            containers.retain(|container| container.name == *name);
-        }
+        containers.retain(is_wanted);
         containers.sort_by(|a, b| a.name.cmp(&b.name));
         Box::pin(self.find_lenders(&mut containers)).await?;
         Ok(containers)

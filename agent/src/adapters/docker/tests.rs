@@ -327,6 +327,32 @@ async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
 }
 
 #[tokio::test]
+async fn a_project_without_containers_may_have_one_by_name() {
+    let server = server().await;
+    let of_project = r#"[{"Id":"c1","Names":["/p-web-1"],"Labels":{}}]"#;
+    let named = r#"[{"Id":"c2","Names":["/web"],"Labels":{}}]"#;
+    let inspected = |id: &str, name: &str| {
+        format!(
+            r#"{{"Id":"{id}","Name":"/{name}","Image":"sha256:aa","State":{{"Status":"exited"}},"Config":{{}}}}"#
+        )
+    };
+    answer(&server, "/containers/json", 200, of_project).await;
+    answer(&server, "/containers/c1/json", 200, &inspected("c1", "p-web-1")).await;
+    answer(&server, "/containers/json", 200, "[]").await;
+    answer(&server, "/containers/json", 200, named).await;
+    answer(&server, "/containers/c2/json", 200, &inspected("c2", "web")).await;
+    let engine = engine(&server);
+    let members = Members::of(Some("p"), Some("web")).unwrap();
+    for expected in ["p-web-1", "web"] {
+        let seen = engine.containers(&members).await.unwrap();
+        assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), [expected]);
+    }
+    let lists = asked(&server, "/containers/json").await;
+    let filters: Vec<_> = lists.iter().map(|request| request.url.query().unwrap_or_default()).collect();
+    assert!(filters[0].contains("label") && filters[2].contains("name"), "{filters:?}");
+}
+
+#[tokio::test]
 async fn a_container_that_podman_calls_stopped_has_exited() {
     let server = server().await;
     let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"},"State":"stopped",

@@ -302,11 +302,7 @@ async fn look_at<'a>(
     registry: Option<&dyn Registry>,
     compose_is_usable: bool,
 ) -> Result<services::Facts<'a>, Finding> {
-    let members = match (&config.compose_project, &config.container_name) {
-        (Some(project), _) => Some(Members::Project(project.clone())),
-        (None, Some(name)) => Some(Members::Name(name.clone())),
-        (None, None) => None,
-    };
+    let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
     let containers = match (&config.swarm_service, &members) {
         (Some(name), _) => of_swarm(config, name, clients).await?,
         (None, Some(members)) => clients.engine.containers(members).await.map_err(|error| {

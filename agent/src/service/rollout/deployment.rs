@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::image::{ImageId, LabelChange, Reference};
-use crate::model::{Container, Project, UpMode};
+use crate::model::{Container, Project, PullPolicy, UpMode};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
@@ -113,7 +113,9 @@ impl Deployment {
             let displaced = self.displaced.clone().unwrap_or_default();
             let (up_mode, scope) = (self.up_mode.clone(), self.scope());
             let project = self.with_tag(project);
-            Step::Start { tags, displaced, project, down, up_mode, scope }
+            let is_forward = matches!(self.phase, Phase::Start);
+            let pull = if plan.pull_missing && is_forward { PullPolicy::Missing } else { PullPolicy::Never };
+            Step::Start { tags, displaced, project, down, up_mode, scope, pull }
         };
         if let Some((tag, line)) = self.line_to_put_back() {
             return Some(self.write_tag(project, tag, line, true));

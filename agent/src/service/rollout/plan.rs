@@ -138,6 +138,9 @@ pub struct Plan {
     /// Images that keep what they run although a person asked for all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptImage>,
+    /// Whether compose may fetch images that are not on this machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pull_missing: bool,
 }
 
 impl Plan {
@@ -271,6 +274,7 @@ impl Service {
             _ => UpMode::Changed,
         };
         let tag = self.plan_tag(observation, &image_changes);
+        let pull_missing = self.may_pull_missing(observation, &cause, now);
         self.durable.rollback_failed = false;
         let plan = Plan {
             kept: self.kept_by(&cause),
@@ -281,6 +285,7 @@ impl Service {
             kept_tags,
             before: Baseline::all(&observation.containers),
             tag,
+            pull_missing,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
@@ -359,6 +364,26 @@ impl Service {
 }
 
 impl Service {
+    /// Whether compose may fetch what is not on this machine: where it is given the whole project, and nothing of that is
+    /// withheld, since it would fetch a withheld image as well.
+    fn may_pull_missing(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
+        let whole = match cause {
+            Cause::Update => !observation.containers.iter().any(Container::is_live),
+            Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
+            Cause::RetryRollback | Cause::RecreateContainer { .. } => false,
+        };
+        let is_free = |view: &ImageView| match self.compared(view, observation) {
+            Comparison::UpToDate | Comparison::Pinned => true,
+            Comparison::Stale { .. } => !self.is_held(view, observation, cause, now),
+            Comparison::NotFound { .. } => *cause == Cause::Redeploy,
+            Comparison::Blocked | Comparison::Unsigned | Comparison::Managed | Comparison::Unanswered => {
+                false
+            }
+        };
+        let is_blocked = !self.durable.blocked.is_empty() || !observation.blocked_elsewhere.is_empty();
+        whole && !is_blocked && observation.images.iter().all(is_free)
+    }
+
     /// Whether another image of the variable gets its newer tag, so that this one has to.
     fn moves_tag(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
         cause.is_about_images()

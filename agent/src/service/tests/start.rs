@@ -12,6 +12,24 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     assert_eq!(story.kinds(), [Kind::STARTED]);
 }
 
+/// What the files name beside the images of the service may never have been on this machine. Compose would fetch an image
+/// that is withheld, too.
+#[test]
+fn compose_may_fetch_what_is_missing_unless_an_image_of_the_service_is_withheld() {
+    let blocked = |story: &mut Story| {
+        story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    };
+    let nothing: fn(&mut Story) = |_| ();
+    for (remote, before, expected) in [('1', nothing, PullPolicy::Missing), ('2', blocked, PullPolicy::Never)]
+    {
+        let mut story = Story::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+        before(&mut story);
+        story.check(observed(remote, &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
+        let Some(Action::Step(Step::Start { pull, .. })) = story.act() else { panic!("not started") };
+        assert_eq!(pull, expected, "{remote}");
+    }
+}
+
 #[test]
 fn a_finished_one_shot_is_not_started_again_at_every_check() {
     let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });

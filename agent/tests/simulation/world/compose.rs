@@ -1,7 +1,7 @@
 //! Compose, as far as an update needs it.
 
 use async_trait::async_trait;
-use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, UpMode};
+use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, PullPolicy, UpMode};
 use evenkeel_agent::ports::Compose;
 
 use super::container::{FakeContainer, Run};
@@ -112,7 +112,7 @@ impl Compose for FakeWorld {
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
-    async fn up(&self, project: &Project, up_mode: &UpMode) -> Result<String, ComposeError> {
+    async fn up(&self, project: &Project, up_mode: &UpMode, _: PullPolicy) -> Result<String, ComposeError> {
         let _changing = Changing::begin(self, Change::Compose);
         self.lock().brought_up.insert(project.name.clone());
         self.point().await;
