@@ -246,13 +246,15 @@ fn checked(
     }
     // It lives as long as the program, and most have one.
     images.shrink_to_fit();
+    let mut compose_files: Vec<_> = file.compose_files.into_iter().flatten().map(PathBuf::from).collect();
+    compose_files.shrink_to_fit();
     let in_swarm = !file.swarm_service.is_empty();
     let some = |text: String| (!text.is_empty()).then_some(text);
     ServiceConfig {
         name: file.name,
         images,
         silent: file.silent,
-        compose_files: file.compose_files.into_iter().flatten().map(PathBuf::from).collect(),
+        compose_files,
         compose_project: some(file.compose_project),
         container_name: some(file.container_name),
         swarm_service: some(file.swarm_service),

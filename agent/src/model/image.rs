@@ -1,6 +1,7 @@
 //! Image references and digests as values: parsing, normal form, comparison (Docker's reference grammar).
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +11,11 @@ pub const HUB: &str = "docker.io";
 /// Host of the tags that hold old images during a deployment. No registry can have this name.
 pub const HOLD_HOST: &str = "evenkeel.hold";
 
-/// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`.
+/// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`. Clones share the text: a service knows the same digest in a dozen
+/// places.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Digest(String);
+pub struct Digest(Arc<str>);
 
 impl Digest {
     /// Checks and takes over a digest's text.
@@ -26,13 +28,13 @@ impl Digest {
             Some(("sha512", hex)) => hex_of(128, hex),
             _ => false,
         };
-        if ok { Ok(Self(text.to_owned())) } else { Err(ReferenceError::Digest(clip(text))) }
+        if ok { Ok(Self(text.into())) } else { Err(ReferenceError::Digest(clip(text))) }
     }
 
     /// The digest of `content` (SHA-256).
     pub fn of(content: &[u8]) -> Self {
         use sha2::Digest as _;
-        Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))))
+        Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))).into())
     }
 
     /// Whether this is the digest of `content`, by its own algorithm.
@@ -70,14 +72,33 @@ impl TryFrom<String> for Digest {
 
 impl From<Digest> for String {
     fn from(digest: Digest) -> String {
-        digest.0
+        digest.0.as_ref().to_owned()
     }
 }
 
-/// ID of an image in the local engine (a config digest, or a manifest digest with the containerd store).
+/// ID of an image in the local engine (a config digest, or a manifest digest with the containerd store). Clones share the
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ImageId(pub String);
+#[serde(from = "String", into = "String")]
+pub struct ImageId(pub Arc<str>);
+
+impl From<String> for ImageId {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<ImageId> for String {
+    fn from(id: ImageId) -> String {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl From<&Digest> for ImageId {
+    fn from(digest: &Digest) -> Self {
+        Self(digest.0.clone())
+    }
+}
 
 impl fmt::Display for ImageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

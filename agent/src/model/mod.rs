@@ -12,12 +12,14 @@
 //! | `window.rs` | weekly hours in a time zone |
 //! | `env_file.rs` | where an env file sets a variable, and how one value is replaced |
 //! | `tags.rs` | which tags are newer than the one in use |
+//! | `few.rs` | a map of few entries |
 //! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
 
 pub mod compose;
 pub mod container;
 pub mod env_file;
 pub mod errors;
+pub mod few;
 pub mod image;
 pub mod output;
 pub mod project;

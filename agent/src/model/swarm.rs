@@ -276,7 +276,7 @@ fn container(task: &Task) -> Container {
         compose_service: String::new(),
         compose_files: Vec::new(),
         config_image: reference.map_or_else(|| task.image.clone(), |reference| reference.tagged()),
-        image: ImageId(digest.map(String::from).unwrap_or_default()),
+        image: digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from),
         state,
         status: String::new(),
         health: None,

@@ -10,6 +10,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
+use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
 use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict};
 use crate::ports::{Engine, Registry};
@@ -42,7 +43,7 @@ pub(super) struct Check {
     /// Images as configured, with digests whose case is settled.
     pub settled: BTreeSet<(String, Digest)>,
     /// Digests that are known to have come from the registry, per image as configured.
-    pub published: BTreeMap<String, Digest>,
+    pub published: FewMap<String, Digest>,
     /// Newer tags of the images whose tag the env file sets.
     pub newer: NewerTags,
 }
@@ -123,6 +124,7 @@ impl Check {
                 view.remote = None;
                 unanswered.insert(view.configured.clone(), why);
             }
+            view.share_texts(self.published.get(&view.configured), &ids);
             images.push(view);
         }
         let left_out = Box::pin(left_out(world, config, &containers)).await;

@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn hold_tags_are_valid_for_every_project_name_that_the_spec_admits() {
-        let id = ImageId(format!("sha256:{}", "ab".repeat(32)));
+        let id = ImageId(format!("sha256:{}", "ab".repeat(32)).into());
         for project in ["web", "Web_2", "_x", "-x", "___", "a--b"] {
             let text = hold_tag(project, &id).to_string();
             assert!(Reference::parse(&text).is_ok(), "{project}: {text}");

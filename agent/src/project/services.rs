@@ -81,6 +81,25 @@ pub enum ServiceError {
     Unwritable(StoreError),
 }
 
+/// What records depend on besides their services.
+struct Around {
+    now: Timestamp,
+    next_poll: Option<Timestamp>,
+    engine_error: Option<String>,
+    state_error: Option<String>,
+}
+
+impl Around {
+    fn context(&self) -> StatusContext<'_> {
+        StatusContext {
+            now: self.now,
+            next_poll: self.next_poll,
+            engine_error: self.engine_error.as_deref(),
+            state_error: self.state_error.as_deref(),
+        }
+    }
+}
+
 impl Services {
     /// A fleet of these workers.
     pub fn new(
@@ -106,28 +125,27 @@ impl Services {
         })
     }
 
-    /// The records of these workers as they are to be answered now.
-    fn records(&self, workers: &[Handle], now: Timestamp) -> Vec<ServiceStatus> {
-        self.in_context(now, |context| {
-            workers.iter().map(|worker| worker.snapshot.borrow().record(context)).collect()
-        })
+    /// The records of these workers as they are to be answered now. Each is made when it is asked for.
+    fn records(
+        &self,
+        workers: &[Handle],
+        now: Timestamp,
+    ) -> impl Iterator<Item = ServiceStatus> + Send + Sync + use<> {
+        let shown: Vec<_> = workers.iter().map(|worker| worker.snapshot.borrow().clone()).collect();
+        let around = self.around(now);
+        shown.into_iter().map(move |snapshot| snapshot.record(&around.context()))
     }
 
-    fn in_context<T>(&self, now: Timestamp, read: impl FnOnce(&StatusContext<'_>) -> T) -> T {
+    fn around(&self, now: Timestamp) -> Around {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
-        read(&StatusContext {
-            now,
-            next_poll: self.poll_state.borrow().next,
-            engine_error: engine_error.as_deref(),
-            state_error: state_error.as_deref(),
-        })
+        Around { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
     }
 
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
         let worker = self.worker(name)?;
         let snapshot = worker.snapshot.borrow().clone();
-        Ok(self.in_context(now, |context| gates::why(&snapshot, &worker.config, context)))
+        Ok(gates::why(&snapshot, &worker.config, &self.around(now).context()))
     }
 
     /// Whether the services are still to be loaded.
@@ -182,14 +200,24 @@ impl Services {
 
     /// `GET /status` (spec 2.5). It says so while the services are not loaded yet.
     pub fn report(&self, now: Timestamp) -> StatusReport {
+        let (report, records) = self.report_in_parts(now);
+        StatusReport { services: records.collect(), ..report }
+    }
+
+    /// The same without the records, and these one by one: all of them together take a megabyte with hundreds of services.
+    pub fn report_in_parts(
+        &self,
+        now: Timestamp,
+    ) -> (StatusReport, impl Iterator<Item = ServiceStatus> + Send + Sync + use<>) {
         let state = self.poll_state.borrow().clone();
-        StatusReport {
+        let report = StatusReport {
             starting: self.is_starting(),
             uptime_seconds: self.uptime.seconds(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
-            services: self.records(&self.workers(), now),
-        }
+            services: Vec::new(),
+        };
+        (report, self.records(&self.workers(), now))
     }
 
     /// What the poller shows.
@@ -215,7 +243,7 @@ impl Services {
     /// `GET /status/<name>` (spec 2.1).
     pub fn status(&self, name: &str, now: Timestamp) -> Result<ServiceStatus, ServiceError> {
         let worker = self.worker(name)?;
-        let record = self.records(&[worker], now).pop();
+        let record = self.records(&[worker], now).next();
         record.ok_or_else(|| ServiceError::Unknown(name.to_owned()))
     }
 
@@ -232,7 +260,7 @@ impl Services {
     /// `GET /errored` (spec 2.6).
     pub fn errored(&self, now: Timestamp) -> Result<BTreeMap<String, String>, ServiceError> {
         let records = self.records(&self.loaded()?, now);
-        Ok(records.into_iter().filter_map(|record| Some((record.name, record.errored?))).collect())
+        Ok(records.filter_map(|record| Some((record.name, record.errored?))).collect())
     }
 
     /// What is not done because it is not the agent's to do, each with the service's name.

@@ -99,7 +99,7 @@ fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
     if runs.repository != image.reference.repository || tag(&runs.tag) != tag(&image.reference.tag) {
         return Vec::new();
     }
-    let id = ImageId(runs.digest.as_ref().map(ToString::to_string).unwrap_or_default());
+    let id = runs.digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from);
     vec![LocalImage { id, digests: runs.digest.into_iter().collect(), size: 0 }]
 }
 

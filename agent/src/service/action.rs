@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::FleetAsk;
 
+use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Members, Project, PullPolicy, UpMode};
 use crate::ports::GateQuestion;
@@ -30,7 +31,7 @@ pub enum Action {
         /// Images as configured, with digests that were decided on before, so that they need not be confirmed.
         settled: BTreeSet<(String, Digest)>,
         /// Per image as configured: a digest that is known to have come from its registry.
-        published: BTreeMap<String, Digest>,
+        published: FewMap<String, Digest>,
         /// Newer tags of the images whose tag is written into the env file.
         newer: NewerTags,
     },

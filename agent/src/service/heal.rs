@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
+use crate::model::few::FewMap;
 use crate::model::{Container, EngineError, State};
 
 use super::action::Action;
@@ -65,7 +66,7 @@ pub(super) struct Healer {
     /// When the engine went away last and, once it did, came back: what stopped meanwhile, it stopped itself.
     away: Option<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
-    windows: BTreeMap<String, (Timestamp, u64)>,
+    windows: FewMap<String, (Timestamp, u64)>,
     /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
     /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
@@ -161,7 +162,7 @@ impl Healer {
     ) -> Findings {
         let mut findings = Findings::default();
         self.remedies.clear();
-        self.windows.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        self.windows.retain_keys(|id| containers.iter().any(|c| c.id == *id));
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         // A container that is being restarted looks as if somebody had stopped it. One of which nothing is known
@@ -268,9 +269,11 @@ impl Healer {
 
     /// Notes how often the restart policy has restarted it.
     fn note_restarts(&mut self, container: &Container, now: Timestamp) {
-        let window = self.windows.entry(container.id.clone()).or_insert((now, container.restart_count));
-        if now.duration_since(window.0) > signed(LOOP_WINDOW) || container.restart_count < window.1 {
-            *window = (now, container.restart_count);
+        let is_open = |(since, count): &(Timestamp, u64)| {
+            now.duration_since(*since) <= signed(LOOP_WINDOW) && container.restart_count >= *count
+        };
+        if !self.windows.get(&container.id).is_some_and(is_open) {
+            self.windows.insert(container.id.clone(), (now, container.restart_count));
         }
     }
 

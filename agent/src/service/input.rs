@@ -1,6 +1,6 @@
 //! What a service learns: everything that enters the decision core.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use super::shared::SharedCandidate;
 use super::swarm::plan::SwarmResult;
 use super::wording;
 use crate::model::env_file::TagSetting;
+use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, LabelChange, Reference};
 use crate::model::swarm::SwarmService;
 use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw, SwarmError};
@@ -141,7 +142,7 @@ pub struct Measurement {
     /// Memory of the engine's machine in bytes.
     pub machine_memory: u64,
     /// By full container ID.
-    pub containers: HashMap<String, ContainerUse>,
+    pub containers: FewMap<String, ContainerUse>,
 }
 
 /// What one container uses.
@@ -274,6 +275,24 @@ impl ImageView {
     pub fn new(configured: String, reference: Reference) -> Self {
         let from = reference.clone();
         Self { configured, reference, newer: None, from, remote: None, running: Vec::new(), tagged: None }
+    }
+
+    /// Lets digests and IDs that are the same share their text, with `digest` and `ids` that are known already, too: they are
+    /// most of what is kept of an image.
+    pub fn share_texts(&mut self, digest: Option<&Digest>, ids: &[ImageId]) {
+        fn share<T: Clone + PartialEq>(known: &mut Vec<T>, value: &mut T) {
+            match known.iter().find(|one| *one == value) {
+                Some(same) => value.clone_from(same),
+                None => known.push(value.clone()),
+            }
+        }
+        let mut digests: Vec<Digest> = digest.cloned().into_iter().collect();
+        let mut ids = ids.to_vec();
+        self.remote.iter_mut().for_each(|digest| share(&mut digests, digest));
+        for image in self.running.iter_mut().chain(&mut self.tagged) {
+            share(&mut ids, &mut image.id);
+            image.digests.iter_mut().for_each(|digest| share(&mut digests, digest));
+        }
     }
 
     /// What the registry is asked for.

@@ -129,7 +129,7 @@ mod tests {
             id: service.to_owned(),
             compose_service: service.to_owned(),
             config_image: image.to_owned(),
-            image: ImageId("sha256:1".to_owned()),
+            image: ImageId("sha256:1".into()),
             running,
             well: running,
             restart_count: 0,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId};
 
 use super::action::OldImage;
@@ -30,7 +31,7 @@ pub struct Durable {
     pub not_found: BTreeMap<String, Digest>,
     /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
     /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
-    pub published: BTreeMap<String, Digest>,
+    pub published: FewMap<String, Digest>,
     /// What is known of the digests that the registry has, where gates may hold them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<Found>,

@@ -334,7 +334,10 @@ impl Service {
                 newer: self.newer_tag(&image.configured).cloned(),
             })
         };
-        let records: Vec<ImageRecord> = self.config().images.iter().filter_map(record).collect();
+        let configured = &self.config().images;
+        // It is kept as long as nothing changes: no larger than it has to be.
+        let mut records = Vec::with_capacity(configured.len());
+        records.extend(configured.iter().filter_map(record));
         // Nothing is known before a registry or the engine has said something of an image (spec 2.1).
         (!records.is_empty()).then_some(records)
     }

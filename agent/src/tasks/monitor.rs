@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::active;
+use crate::model::few::FewMap;
 use crate::model::{EngineError, Usage};
 use crate::ports::Engine;
 use crate::project::services::Services;
@@ -143,7 +144,7 @@ impl Monitor {
                 continue;
             }
             let used = |id: String| readings.containers.get(&id)?.used.map(|used| (id, used));
-            let containers: HashMap<_, _> = ids.into_iter().filter_map(used).collect();
+            let containers: FewMap<_, _> = ids.into_iter().filter_map(used).collect();
             if !containers.is_empty() {
                 let measurement = Measurement { whole, machine_memory, containers };
                 // A worker that is gone was removed or is about to be.

@@ -8,7 +8,10 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Registry, Urgency};
@@ -20,10 +23,19 @@ use crate::config::active;
 use crate::model::text;
 use crate::project::cycle::Cycle;
 use crate::project::services::{PollState, Services};
-use crate::project::worker::{CheckEnd, Command, Record};
+use crate::project::worker::{CheckEnd, Command, Handle, Record};
 
 /// Time between the begins of two cycles that were asked for. What is asked in between joins the one that waits.
 const ASKED_APART: Duration = Duration::from_secs(1);
+
+/// Services that a cycle checks side by side: more than registries and engine answer at once. A check takes some kilobytes
+/// while it goes on, so that those that wait have not begun.
+const CHECKS_AT_ONCE: usize = 32;
+/// All that wait begin where no check has ended for so long, or when the cycle has gone on for [`LATEST`]: what holds up some
+/// must not hold up the others.
+const STALLED: Duration = Duration::from_secs(1);
+/// See [`STALLED`].
+const LATEST: Duration = Duration::from_secs(10);
 
 /// The task that starts cycles.
 pub struct Poller {
@@ -49,11 +61,11 @@ impl Poller {
     /// Polls until `stop`; the first cycle begins at once.
     pub async fn run(mut self, stop: CancellationToken) {
         let cycles = TaskSet::new();
-        let mut begun: Option<tokio::time::Instant> = None;
-        let (mut asked_open, mut asked) = (tokio::time::Instant::now(), false);
+        let mut begun: Option<Instant> = None;
+        let (mut asked_open, mut asked) = (Instant::now(), false);
         let mut interval = self.interval();
         loop {
-            let due = begun.map_or_else(tokio::time::Instant::now, |begun| begun + interval);
+            let due = begun.map_or_else(Instant::now, |begun| begun + interval);
             tokio::select! {
                 () = stop.cancelled() => break,
                 Ok(()) = self.active.changed() => {
@@ -64,7 +76,7 @@ impl Poller {
                     }
                 }
                 () = tokio::time::sleep_until(due) => {
-                    begun = Some(tokio::time::Instant::now());
+                    begun = Some(Instant::now());
                     let next = self.clock.now() + interval;
                     self.state.send_modify(|state| state.next = Some(next));
                     let cycle = self.cycle(&Cycle::new(self.registry.clone(), Urgency::Routine));
@@ -80,7 +92,7 @@ impl Poller {
                 }
                 () = tokio::time::sleep_until(asked_open), if asked => {
                     asked = false;
-                    asked_open = tokio::time::Instant::now() + ASKED_APART;
+                    asked_open = Instant::now() + ASKED_APART;
                     let cycle = self.cycle(&Cycle::by_person(self.registry.clone()));
                     let (services, clock, record) = (self.services.clone(), self.clock.clone(), self.record.clone());
                     cycles.spawn("asked poll cycle", async move {
@@ -99,26 +111,47 @@ impl Poller {
     /// One cycle over all services; its future ends when all of them have checked, with how each check ended. A
     /// service that had nothing to check, or is busy with a deployment, has none.
     fn cycle(&self, cycle: &Arc<Cycle>) -> impl Future<Output = Vec<CheckEnd>> + Send + use<> {
-        let mut checks = Vec::new();
-        for worker in self.services.workers().iter() {
-            let (done, ended) = oneshot::channel();
-            if worker.inbox.send(Command::Check(cycle.clone(), done)).is_ok() {
-                checks.push(ended);
-            }
-        }
+        let (workers, cycle) = (self.services.workers(), cycle.clone());
         let (state, clock, cycled) = (self.state.clone(), self.clock.clone(), self.cycled.clone());
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         async move {
-            let mut ends = Vec::new();
-            for check in checks {
-                ends.extend(check.await);
-            }
+            let ends = check_all(&workers, &cycle).await;
             cycled(began.elapsed());
             state.send_modify(|state| {
                 state.last_poll = Some(clock.now());
                 state.poll_count += 1;
             });
             ends
+        }
+    }
+}
+
+/// Checks all services, [`CHECKS_AT_ONCE`] at a time as long as they get on.
+async fn check_all(workers: &[Handle], cycle: &Arc<Cycle>) -> Vec<CheckEnd> {
+    let check = |worker: &Handle| {
+        let (done, ended) = oneshot::channel();
+        // A worker that is gone drops the sender.
+        let _ = worker.inbox.send(Command::Check(cycle.clone(), done));
+        ended
+    };
+    let begun = Instant::now();
+    let mut waiting = workers.iter();
+    let mut checks: FuturesUnordered<_> = waiting.by_ref().take(CHECKS_AT_ONCE).map(check).collect();
+    let mut ends = Vec::new();
+    loop {
+        let patience = (Instant::now() + STALLED).min(begun + LATEST);
+        let ended = if waiting.len() == 0 {
+            checks.next().await
+        } else if let Ok(ended) = timeout_at(patience, checks.next()).await {
+            checks.extend(waiting.next().map(check));
+            ended
+        } else {
+            checks.extend(waiting.by_ref().map(check));
+            continue;
+        };
+        match ended {
+            Some(end) => ends.extend(end),
+            None => return ends,
         }
     }
 }

@@ -81,5 +81,5 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         (seen[0].name.as_str(), seen[0].state),
         (format!("{}-web-1", stage.id).as_str(), State::Running)
     );
-    assert_eq!(seen[0].image, ImageId(second));
+    assert_eq!(seen[0].image, ImageId(second.into()));
 }

@@ -8,7 +8,7 @@ async fn images_are_found_by_tag_and_by_id() {
     let tag = format!("{}/web:1", stage.id);
     let id = stage.image(&tag, "one", &[]);
     let by_tag = stage.engine.image(&format!("docker.io/{tag}")).await.unwrap().unwrap();
-    assert_eq!(by_tag.id, ImageId(id.clone()));
+    assert_eq!(by_tag.id, ImageId(id.as_str().into()));
     assert!(by_tag.size > 100_000 && by_tag.repo_digests.is_empty(), "{by_tag:?}");
     assert_eq!(stage.engine.image(&id).await.unwrap(), Some(by_tag));
     assert_eq!(stage.engine.image(&format!("{}/none:1", stage.id)).await.unwrap(), None);
@@ -33,7 +33,7 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
     let last = *seen.borrow_and_update();
     assert!(last.total > 100_000 && last.bytes == last.total, "{last:?}");
     let image = stage.engine.image(&pinned.repository.at(&digest)).await.unwrap().unwrap();
-    assert_eq!(image.id, ImageId(id.clone()));
+    assert_eq!(image.id, ImageId(id.as_str().into()));
     assert_eq!(stage.engine.image(&tag).await.unwrap(), None, "the tag has not moved");
 
     stage.engine.tag(&image.id, &reference(&tag)).await.unwrap();
@@ -59,7 +59,7 @@ async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
     let stage = Stage::new().await;
     let first = reference(&format!("{}/web:1", stage.id));
     let held = reference(&format!("evenkeel.hold/{}:1", stage.id));
-    let id = ImageId(stage.image(&first.tagged(), "one", &[]));
+    let id = ImageId(stage.image(&first.tagged(), "one", &[]).into());
     stage.engine.tag(&id, &held).await.unwrap();
     assert_eq!(stage.engine.image(&held.tagged()).await.unwrap().unwrap().id, id);
     assert_eq!(stage.engine.tags(&held.repository).await.unwrap(), std::slice::from_ref(&held));
@@ -73,7 +73,7 @@ async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
     stage.engine.untag(&first).await.unwrap();
     assert!(stage.engine.image(&id.0).await.unwrap().is_some(), "a stopped container still needs it");
 
-    let gone = ImageId(format!("sha256:{}", "0".repeat(64)));
+    let gone = ImageId(format!("sha256:{}", "0".repeat(64)).into());
     let error = stage.engine.tag(&gone, &held).await.unwrap_err();
     assert!(matches!(error, EngineError::NotFound(_)), "{error:?}");
 }
@@ -84,8 +84,8 @@ async fn an_anchor_holds_an_image_and_is_no_container_of_the_project() {
     let (id, name) = (&stage.id, format!("{}-anchor", stage.id));
     let compose_label = format!("LABEL com.docker.compose.project={id} com.docker.compose.service=web");
     let changes = [compose_label.as_str(), "VOLUME /data", r#"ENTRYPOINT ["/nope"]"#];
-    let one = ImageId(stage.image(&format!("{id}/web:1"), "one", &changes));
-    let two = ImageId(stage.image(&format!("{id}/web:2"), "two", &changes));
+    let one = ImageId(stage.image(&format!("{id}/web:1"), "one", &changes).into());
+    let two = ImageId(stage.image(&format!("{id}/web:2"), "two", &changes).into());
 
     for _ in 0..2 {
         stage.engine.anchor(&name, &one, id).await.unwrap();
@@ -113,7 +113,7 @@ async fn an_anchor_holds_an_image_and_is_no_container_of_the_project() {
     assert!(stage.engine.remove_anchor(&foreign).await.is_err());
     assert_eq!(stage.docker(["inspect", "-f", "{{.State.Status}}", &foreign]), "running");
 
-    let gone = ImageId(format!("sha256:{}", "0".repeat(64)));
+    let gone = ImageId(format!("sha256:{}", "0".repeat(64)).into());
     let error = stage.engine.anchor(&name, &gone, id).await.unwrap_err();
     assert!(matches!(error, EngineError::NotFound(_)), "{error:?}");
 }

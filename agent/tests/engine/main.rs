@@ -82,7 +82,7 @@ async fn a_projects_containers_are_seen_as_they_are() {
     assert_eq!((a.name.as_str(), a.exit_code, a.health), (format!("{id}-a").as_str(), 7, None));
     assert!(!a.restarts_itself && a.status.starts_with("Exited (7)"), "{a:?}");
     assert_eq!((b.id.as_str(), b.compose_service.as_str()), (running.as_str(), "web"));
-    assert_eq!((b.config_image.as_str(), &b.image), (image.as_str(), &ImageId(image_id)));
+    assert_eq!((b.config_image.as_str(), &b.image), (image.as_str(), &ImageId(image_id.into())));
     assert!(b.restarts_itself && b.started_at.is_some() && b.status.contains("healthy"), "{b:?}");
     assert_eq!(b.health_output, "fine");
     let timing = b.health_timing.unwrap();

@@ -90,9 +90,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .map(str::to_owned)
             .collect(),
         config_image: made_from(listed, seen),
-        image: ImageId(
-            text(seen, "/Image").or_else(|| text(listed, "/ImageID")).unwrap_or_default().to_owned(),
-        ),
+        image: ImageId(text(seen, "/Image").or_else(|| text(listed, "/ImageID")).unwrap_or_default().into()),
         state,
         health,
         health_output: health_output(seen),
@@ -271,7 +269,7 @@ fn mount(seen: &Value) -> MountRecord {
 /// gone is described without architecture and layers.
 pub(super) fn image(seen: &Value) -> Option<Image> {
     Some(Image {
-        id: ImageId(text(seen, "/Id")?.to_owned()),
+        id: ImageId(text(seen, "/Id")?.into()),
         repo_digests: texts(seen, "/RepoDigests"),
         size: amount(seen, "/Size").unwrap_or(0),
         labels: image_labels(seen),

@@ -302,7 +302,7 @@ fn what_an_inspection_does_not_say_is_taken_from_the_listing() {
         "State": "exited", "Status": "Exited (7) 2 hours ago", "Labels": {"com.docker.compose.service": "web"}});
     let c = container(&listed, &Value::Null, false).unwrap();
     assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
-    assert_eq!((c.config_image.as_str(), c.image.0.as_str()), ("localhost:5000/web:1", "sha256:aa"));
+    assert_eq!((c.config_image.as_str(), &*c.image.0), ("localhost:5000/web:1", "sha256:aa"));
     assert_eq!((c.state, c.exit_code), (State::Exited, 7));
     // Once the tag has moved, the listing names an ID in place of it.
     let moved = json!({"Id": "0123456789abcdef", "Image": "sha256:aa", "Status": "Up 2 hours (Paused)"});

@@ -98,7 +98,7 @@ impl DockerEngine {
     async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
         let seen = self.seen(&format!("inspect container {name}"), name).await?;
         Ok(seen.map(|(seen, _)| Hold {
-            image: answer::text(&seen, "/Image").map(|id| ImageId(id.to_owned())),
+            image: answer::text(&seen, "/Image").map(|id| ImageId(id.into())),
             ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
         }))
     }
@@ -106,7 +106,7 @@ impl DockerEngine {
     async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let body = ContainerCreateBody {
-            image: Some(id.0.clone()),
+            image: Some(id.to_string()),
             // It is never started; the engine only wants a command.
             entrypoint: Some(vec![String::new()]),
             cmd: Some(vec!["true".to_owned()]),

@@ -154,7 +154,7 @@ async fn look_at(
     let files = tokio::task::spawn_blocking(look).await.unwrap_or_default();
     let mut runs = Vec::new();
     for container in containers {
-        let image = match container.image.0.as_str() {
+        let image = match &*container.image.0 {
             "" => None,
             id => clients.engine.image(id).await?,
         };

@@ -326,7 +326,7 @@ async fn look_at<'a>(
     };
     let mut running = Vec::new();
     for container in containers {
-        let image = match container.image.0.as_str() {
+        let image = match &*container.image.0 {
             "" => None,
             id => clients.engine.image(id).await.ok().flatten(),
         };

@@ -300,7 +300,7 @@ impl Service {
         let mut updated = false;
         if let Some(change) = rollout.plan.change.clone() {
             let (image, digest) = (change.configured.clone(), change.digest.clone());
-            let proven = OldImage { id: ImageId(digest.to_string()), source: Some(change.source(&digest)) };
+            let proven = OldImage { id: ImageId::from(&digest), source: Some(change.source(&digest)) };
             let durable = &mut self.durable;
             durable.proven.insert(image.clone(), proven);
             durable.not_found.remove(&image);
@@ -387,7 +387,7 @@ impl Service {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         if let Some(change) = &rollout.plan.change {
             let name = || change.configured.clone();
-            self.durable.unproven.insert(name(), ImageId(change.digest.to_string()));
+            self.durable.unproven.insert(name(), ImageId::from(&change.digest));
             self.durable.proven.extend(change.old.clone().map(|old| (name(), old)));
             self.durable.blocked.insert(name(), change.digest.clone());
         }

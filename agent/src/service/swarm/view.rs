@@ -70,6 +70,8 @@ impl Service {
             Some(service) => service.tasks.iter().any(|task| task.local_container.as_deref() == Some(id)),
             None => true,
         };
-        self.running().filter(|one| is_here(&one.id)).map(|one| one.id.clone()).collect()
+        let mut ids = Vec::with_capacity(self.running().count());
+        ids.extend(self.running().filter(|one| is_here(&one.id)).map(|one| one.id.clone()));
+        ids
     }
 }

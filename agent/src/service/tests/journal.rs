@@ -119,7 +119,7 @@ fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
                     if let Some((_, image)) = tags.iter().find(|(tag, _)| *tag == web) {
                         there.id = format!("web-{second}");
                         there.image = image.id.clone();
-                        tags_seen.push(image.id.0.clone());
+                        tags_seen.push(image.id.to_string());
                     }
                     let containers = vec![there.clone()];
                     let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
@@ -179,7 +179,7 @@ fn each_step_of_the_versions_before_is_read_and_finished() {
             let durable = story.service.durable().clone();
             let again: Durable = serde_json::from_slice(&serde_json::to_vec(&durable).unwrap()).unwrap();
             assert_eq!(again, durable, "what this version writes, it reads");
-            assert_eq!(durable.deployment.unwrap().new_ids[IMAGE].0, "sha256:v2", "{row}");
+            assert_eq!(durable.deployment.unwrap().new_ids[IMAGE].to_string(), "sha256:v2", "{row}");
             let (steps_taken, tags_seen) = finish(&mut story);
             let tags_seen: Vec<&str> = tags_seen.iter().map(String::as_str).collect();
             assert_eq!((&steps_taken[..], &tags_seen[..]), (steps, tags), "{row}");

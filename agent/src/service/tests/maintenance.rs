@@ -39,7 +39,7 @@ impl Story {
 }
 
 fn version(n: u32) -> ImageId {
-    ImageId(format!("sha256:v{n}"))
+    ImageId(format!("sha256:v{n}").into())
 }
 
 fn reference() -> Reference {

@@ -10,7 +10,7 @@ fn made(service: &str, image: &str, version: &str, round: u32) -> Container {
     Container {
         id: format!("{service}-{round}"),
         config_image: image.into(),
-        image: ImageId(format!("sha256:{version}")),
+        image: ImageId(format!("sha256:{version}").into()),
         ..running(service)
     }
 }

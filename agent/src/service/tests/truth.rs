@@ -35,7 +35,7 @@ fn a_registry_that_is_dead_or_hangs_holds_up_neither_the_other_image_nor_its_upd
         let Some(Action::Step(Step::PinImages { images, .. })) = story.act() else {
             panic!("{why:?}: no update")
         };
-        assert_eq!(images.iter().map(|image| image.id.0.as_str()).collect::<Vec<_>>(), ["sha256:one"]);
+        assert_eq!(images.iter().map(|image| &*image.id.0).collect::<Vec<_>>(), ["sha256:one"]);
         let image_changes = &story.service.durable().deployment.as_ref().unwrap().plan().image_changes;
         assert_eq!(image_changes.iter().map(|m| m.configured.as_str()).collect::<Vec<_>>(), [IMAGE]);
     }

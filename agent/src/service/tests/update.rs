@@ -10,7 +10,7 @@ fn on(name: &str, image: &str, version: &str, round: u32) -> Container {
     Container {
         id: format!("{name}-{round}"),
         config_image: image.into(),
-        image: ImageId(format!("sha256:{version}")),
+        image: ImageId(format!("sha256:{version}").into()),
         started_at: Some("2025-12-31T23:00:00Z".parse().unwrap()),
         ..running(name)
     }
@@ -171,7 +171,7 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
         let named = ImageId("sha256:elsewhere".into());
         vec![DisplacedTag {
             tag: Reference::parse(DB).unwrap(),
-            runs: ImageId(format!("sha256:{image}")),
+            runs: ImageId(format!("sha256:{image}").into()),
             named,
         }]
     };

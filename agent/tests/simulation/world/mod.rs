@@ -183,7 +183,7 @@ pub(crate) fn digest_of(name: &str) -> Digest {
 }
 
 pub(crate) fn id_of(name: &str) -> ImageId {
-    ImageId(Digest::of(format!("config of {name}").as_bytes()).to_string())
+    ImageId::from(&Digest::of(format!("config of {name}").as_bytes()))
 }
 
 impl FakeWorld {
@@ -453,10 +453,9 @@ impl Inner {
     }
 
     fn by_name(&self, name: &str) -> Option<(ImageId, FakeImage)> {
-        let found = self
-            .images
-            .iter()
-            .find(|(id, image)| id.0 == name || image.tags.contains(name) || image.digests.contains(name))?;
+        let found = self.images.iter().find(|(id, image)| {
+            *id.0 == *name || image.tags.contains(name) || image.digests.contains(name)
+        })?;
         Some((found.0.clone(), found.1.clone()))
     }
 

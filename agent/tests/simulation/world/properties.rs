@@ -104,11 +104,11 @@ pub(super) struct Truth {
 impl Truth {
     pub(super) fn name(&mut self, name: &str) {
         self.names.insert(digest_of(name).to_string(), name.to_owned());
-        self.names.insert(id_of(name).0, name.to_owned());
+        self.names.insert(id_of(name).to_string(), name.to_owned());
     }
 
     pub(super) fn word(&self, image: &ImageId) -> String {
-        self.names.get(&image.0).cloned().unwrap_or_else(|| image.0.clone())
+        self.names.get(&*image.0).cloned().unwrap_or_else(|| image.to_string())
     }
 
     pub(super) fn next_version(&mut self, service: &str) -> u32 {
