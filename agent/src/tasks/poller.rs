@@ -115,7 +115,13 @@ impl Poller {
         let (state, clock, cycled) = (self.state.clone(), self.clock.clone(), self.cycled.clone());
         let began = Instant::now();
         async move {
-            let ends = check_all(&workers, &cycle).await;
+            let check = |worker: &Handle| {
+                let (done, ended) = oneshot::channel();
+                // A worker that is gone drops the sender.
+                let _ = worker.inbox.send(Command::Check(cycle.clone(), done));
+                ended
+            };
+            let ends = check_all(&workers, check).await;
             cycled(began.elapsed());
             state.send_modify(|state| {
                 state.last_poll = Some(clock.now());
@@ -127,26 +133,20 @@ impl Poller {
 }
 
 /// Checks all services, [`CHECKS_AT_ONCE`] at a time as long as they get on.
-async fn check_all(workers: &[Handle], cycle: &Arc<Cycle>) -> Vec<CheckEnd> {
-    let check = |worker: &Handle| {
-        let (done, ended) = oneshot::channel();
-        // A worker that is gone drops the sender.
-        let _ = worker.inbox.send(Command::Check(cycle.clone(), done));
-        ended
-    };
+async fn check_all<T>(services: &[T], check: impl Fn(&T) -> oneshot::Receiver<CheckEnd>) -> Vec<CheckEnd> {
     let begun = Instant::now();
-    let mut waiting = workers.iter();
-    let mut checks: FuturesUnordered<_> = waiting.by_ref().take(CHECKS_AT_ONCE).map(check).collect();
+    let mut waiting = services.iter();
+    let mut checks: FuturesUnordered<_> = waiting.by_ref().take(CHECKS_AT_ONCE).map(&check).collect();
     let mut ends = Vec::new();
     loop {
         let patience = (Instant::now() + STALLED).min(begun + LATEST);
         let ended = if waiting.len() == 0 {
             checks.next().await
         } else if let Ok(ended) = timeout_at(patience, checks.next()).await {
-            checks.extend(waiting.next().map(check));
+            checks.extend(waiting.next().map(&check));
             ended
         } else {
-            checks.extend(waiting.by_ref().map(check));
+            checks.extend(waiting.by_ref().map(&check));
             continue;
         };
         match ended {
@@ -193,4 +193,60 @@ fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry
     let mut entry = AuditEntry::new(now, PROGRAM, Kind::CHECKED, level, message);
     entry.reason = why;
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    const MANY: usize = 3 * CHECKS_AT_ONCE;
+
+    /// Checks many services; `hangs` says which of them give no answer for a minute. When each began, and how many ended.
+    async fn check(hangs: fn(usize) -> bool) -> (Vec<Duration>, usize) {
+        let (tasks, begun, begins) = (TaskSet::new(), Instant::now(), Mutex::new(vec![Duration::MAX; MANY]));
+        let services: Vec<usize> = (0..MANY).collect();
+        let ends = check_all(&services, |service| {
+            let (service, (done, ended)) = (*service, oneshot::channel());
+            begins.lock().unwrap()[service] = begun.elapsed();
+            let takes = if hangs(service) { Duration::from_mins(1) } else { Duration::from_millis(10) };
+            tasks.spawn("check", async move {
+                tokio::time::sleep(takes).await;
+                let _ = done.send(Ok(()));
+            });
+            ended
+        })
+        .await;
+        (begins.into_inner().unwrap(), ends.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_that_get_on_go_a_few_at_a_time() {
+        let (begins, ended) = check(|_| false).await;
+        assert_eq!(ended, MANY);
+        for (n, begin) in begins.iter().enumerate() {
+            let before = u32::try_from(n / CHECKS_AT_ONCE).unwrap();
+            assert!(*begin >= before * Duration::from_millis(10), "{n}: {begin:?}");
+            assert!(*begin < STALLED, "{n}: {begin:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_that_hang_hold_up_no_others_for_long() {
+        // All of the first, so that nothing gets on; all but one, so that one after the other does.
+        let cases: [fn(usize) -> bool; 2] = [|n| n < CHECKS_AT_ONCE, |n| n > 0 && n < CHECKS_AT_ONCE];
+        for hangs in cases {
+            let (begins, ended) = check(hangs).await;
+            assert_eq!(ended, MANY);
+            let last = begins.iter().max().unwrap();
+            assert!(*last <= LATEST, "{last:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_gone_has_no_end() {
+        let ends = check_all(&[(); MANY], |()| oneshot::channel().1).await;
+        assert!(ends.is_empty());
+    }
 }
