@@ -193,7 +193,9 @@ fn who_waits_asks_again_when_there_is_another_verdict() {
     assert!(story.asks_fleet());
     story.fleet_answers(Ok(answer(Permission::Wait, 60)));
     assert_eq!(story.gate().as_deref(), Some("ring"));
-    story.at(5).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() }))).check(found('2'));
+    story.at(5).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() })));
+    assert!(matches!(story.act(), Some(Action::Check { .. })), "it looks again at once");
+    story.check(found('2'));
     assert!(story.asks_fleet());
     story.fleet_answers(Ok(answer(Permission::Wait, 60)));
     story.at(6).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() })));
