@@ -92,7 +92,7 @@ async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged
 
 #[tokio::test]
 async fn an_old_image_goes_with_its_own_tags_unless_it_is_used_or_has_another_name() {
-    let id = ImageId("sha256:old".to_owned());
+    let id = ImageId("sha256:old".into());
     let tags = ["r.example/web:1.0.1", "nginx:1.0.2"].map(|tag| Reference::parse(tag).unwrap());
     for (named, users, expected) in [
         (vec!["r.example/web:1.0.1", "nginx:1.0.2"], "[]", true),
@@ -102,8 +102,13 @@ async fn an_old_image_goes_with_its_own_tags_unless_it_is_used_or_has_another_na
         (vec!["r.example/web:1.0.1"], r#"[{"Id": "c"}]"#, false),
     ] {
         let server = server().await;
-        answer(&server, "/images/sha256:old/json", 200, &json!({"Id": id.0, "RepoTags": named}).to_string())
-            .await;
+        answer(
+            &server,
+            "/images/sha256:old/json",
+            200,
+            &json!({"Id": &*id.0, "RepoTags": named}).to_string(),
+        )
+        .await;
         answer(&server, "/containers/json", 200, users).await;
         let deleted = [
             "/images/r.example/web:1.0.1",

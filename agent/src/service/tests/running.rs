@@ -12,7 +12,11 @@ const GRACE: i64 = 60;
 
 /// A container on that version.
 fn on(version: &str) -> Container {
-    Container { id: format!("id-{version}"), image: ImageId(format!("sha256:{version}")), ..running("web") }
+    Container {
+        id: format!("id-{version}"),
+        image: ImageId(format!("sha256:{version}").into()),
+        ..running("web")
+    }
 }
 
 fn runs(remote: char, version: &str, digests: char) -> Observation {
