@@ -1,6 +1,6 @@
 //! Endpoints that only show (spec 4.1).
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json, json_with_list};
+use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::metrics::TEXT_FORMAT;
 use evenkeel_common::wire::{AuditEntry, Health};
 
@@ -29,8 +29,7 @@ pub(super) async fn errored(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
-    let (report, records) = api.services.report_in_parts(api.clock.now());
-    json_with_list(&report, records)
+    json(StatusCode::OK, &api.services.report(api.clock.now()))
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {

@@ -200,24 +200,14 @@ impl Services {
 
     /// `GET /status` (spec 2.5). It says so while the services are not loaded yet.
     pub fn report(&self, now: Timestamp) -> StatusReport {
-        let (report, records) = self.report_in_parts(now);
-        StatusReport { services: records.collect(), ..report }
-    }
-
-    /// The same without the records, and these one by one: all of them together take a megabyte with hundreds of services.
-    pub fn report_in_parts(
-        &self,
-        now: Timestamp,
-    ) -> (StatusReport, impl Iterator<Item = ServiceStatus> + Send + Sync + use<>) {
         let state = self.poll_state.borrow().clone();
-        let report = StatusReport {
+        StatusReport {
             starting: self.is_starting(),
             uptime_seconds: self.uptime.seconds(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
-            services: Vec::new(),
-        };
-        (report, self.records(&self.workers(), now))
+            services: self.records(&self.workers(), now).collect(),
+        }
     }
 
     /// What the poller shows.

@@ -194,12 +194,10 @@ fn who_waits_asks_again_when_there_is_another_verdict() {
     story.fleet_answers(Ok(answer(Permission::Wait, 60)));
     assert_eq!(story.gate().as_deref(), Some("ring"));
     story.at(5).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() })));
-    assert!(matches!(story.act(), Some(Action::Check { .. })), "it looks again at once");
-    story.check(found('2'));
-    assert!(story.asks_fleet());
+    assert!(story.asks_fleet(), "again at once");
     story.fleet_answers(Ok(answer(Permission::Wait, 60)));
     story.at(6).input(Input::Fleet(Arc::new(FleetView { verdicts: 7, ..present() })));
-    assert!(!story.service.check_due, "nothing is new");
+    assert!(!story.asks_fleet(), "nothing is new");
 }
 
 #[test]

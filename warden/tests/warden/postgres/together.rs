@@ -125,8 +125,9 @@ async fn client(wardens: [SocketAddr; 2], first: u64, seen: Arc<Mutex<Vec<u64>>>
             sleep(Duration::from_millis(50)).await;
             continue;
         };
+        // To an older client it answers without chunks, which may end in the middle of a line.
         let request = format!(
-            "GET /events HTTP/1.1\r\nhost: w\r\ncookie: token={API_TOKEN}\r\nlast-event-id: {last}\r\n\r\n"
+            "GET /events HTTP/1.0\r\nhost: w\r\ncookie: token={API_TOKEN}\r\nlast-event-id: {last}\r\n\r\n"
         );
         if stream.write_all(request.as_bytes()).await.is_err() {
             continue;
