@@ -131,7 +131,7 @@ fn a_gate_command_holds_an_update_until_it_says_go() {
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let (world, agent, v2) = gated("command", &json!({"gate": [program]}));
-    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("being asked"));
+    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("has not answered yet"));
     assert_eq!(held.why, format!("{} lets it wait: web has players", program.display()));
     agent.trigger("web");
     is_untouched(&world, &agent, &v2);
@@ -159,7 +159,7 @@ fn a_gate_command_that_can_not_be_run_lets_nothing_go() {
     let folder = tempfile::tempdir().unwrap();
     let program = script(folder.path(), "#!/bin/sh\nexit 0\n", 0o644);
     let (world, agent, v2) = gated("not-executable", &json!({"gate": [program]}));
-    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("being asked"));
+    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("has not answered yet"));
     assert!(held.why.contains("can't be run: permission denied"), "{held:?}");
     agent.wait_entry(&Kind::ERROR, 1);
     is_untouched(&world, &agent, &v2);
@@ -179,7 +179,7 @@ fn a_gate_command_that_floods_its_output_and_leaves_children_has_its_last_line_r
     );
     let program = script(folder.path(), &text, 0o755);
     let (world, agent, v2) = gated("flood", &json!({"gate": [program]}));
-    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("being asked"));
+    let held = waiting(&agent, "command", |waiting| !waiting.why.contains("has not answered yet"));
     assert!(held.why.ends_with("lets it wait: enough"), "{held:?}");
     is_untouched(&world, &agent, &v2);
     let child = PathBuf::from("/proc").join(fs::read_to_string(&pid).unwrap().trim());
@@ -204,10 +204,10 @@ fn a_gate_command_that_hangs_delays_no_other_service_and_one_that_others_can_cha
     world.push("web", &Image::good("v2"));
     world.push("api", &Image::good("a2"));
     agent.trigger("web");
-    waiting(&agent, "command", |waiting| waiting.why.contains("being asked"));
+    waiting(&agent, "command", |waiting| waiting.why.contains("has not answered yet"));
     agent.trigger("api");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("api", "a2");
     world.assert_runs("web", "v1");
-    waiting(&agent, "command", |waiting| waiting.why.contains("being asked"));
+    waiting(&agent, "command", |waiting| waiting.why.contains("has not answered yet"));
 }
