@@ -33,7 +33,14 @@ const CASES: [Case; 6] = [
     // The new image fails when what the old one needs is taken away, so that the rollback can't find it.
     Case {
         state: "rollback_paused",
-        options: &["--rollback-failure-action", "pause", "--update-monitor", "60s"],
+        options: &[
+            "--rollback-failure-action",
+            "pause",
+            "--rollback-monitor",
+            "30s",
+            "--update-monitor",
+            "60s",
+        ],
         is_good: false,
     },
 ];
@@ -47,9 +54,12 @@ fn in_need(version: &str) -> Image {
     script(version, "test -e /flag/ok || exit 3; trap 'exit 0' TERM INT; sleep 86400 & wait")
 }
 
-/// Fails as soon as that file is gone.
+/// The first task fails as soon as that file is gone. The other one runs on: what fails may be made anew from the old image
+/// before the rollback gets there, and would not count for it.
 fn fails_without(version: &str) -> Image {
-    script(version, "while test -e /flag/ok; do sleep 0.2; done; exit 1")
+    let text =
+        "trap 'exit 0' TERM INT; while test -e /flag/ok || test $SLOT != 1; do sleep 0.2; done; exit 1";
+    script(version, text)
 }
 
 #[test]
@@ -60,7 +70,7 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
     let (needed, mount) = (flag.join("ok"), format!("type=bind,src={},dst=/flag", flag.display()));
     std::fs::write(&needed, "").unwrap();
     let mut runs = swarm.push(&in_need("v1"));
-    swarm.create(&["--replicas", "2", "--mount", &mount]);
+    swarm.create(&["--replicas", "2", "--mount", &mount, "--env", "SLOT={{.Task.Slot}}"]);
     let mut agent = swarm.agent(swarm.entry());
     let (mut updated, mut rolled_back) = (0, 0);
     for (n, case) in CASES.iter().enumerate() {
@@ -78,6 +88,11 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
         // It finds the state when it is back.
         agent.freeze(true);
         if state == "rollback_paused" {
+            wait_for("both tasks to run the new image", || {
+                let running = swarm.running();
+                let is_new = running.iter().all(|image| image.ends_with(&pushed.digest));
+                if is_new && running.len() == 2 { Ok(()) } else { Err(format!("{running:#?}")) }
+            });
             std::fs::remove_file(&needed).unwrap();
         }
         swarm.wait_state(state);
