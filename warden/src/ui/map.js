@@ -124,23 +124,30 @@ function showGrid(columns) {
 }
 
 // Rows that get their cells at once: about a screen of them. The others get theirs when these are on the screen and nobody
-// waits for anything else.
+// waits for anything else, or a little later on a page that is never idle.
 const FIRST_ROWS = 12;
-const whenIdle = window.requestIdleCallback?.bind(window)
-  ?? ((work) => setTimeout(() => work({ timeRemaining: () => 0 }), 20));
+const BUSY_MS = 100;
+const whenIdle = (work) => window.requestIdleCallback
+  ? window.requestIdleCallback(work, { timeout: BUSY_MS })
+  : setTimeout(() => work({ timeRemaining: () => 0 }), 20);
+let filling = false;
 function fillSoon() {
-  clearTimeout(fillSoon.timer);
-  fillSoon.timer = setTimeout(() => whenIdle(fillRows), 200);
+  if (filling) return;
+  filling = true;
+  setTimeout(() => whenIdle(fillRows), 200);
 }
 
 function fillRows(deadline) {
   const empty = [...byId("map-rows").children].filter((row) => row.cells.length === 1);
+  let filled = 0;
   for (const row of empty) {
     row.fill();
     row.classList.add("later");
+    filled += 1;
     if (deadline.timeRemaining() < 5) break;
   }
-  if (empty.length > 1) whenIdle(fillRows);
+  filling = filled < empty.length;
+  if (filling) whenIdle(fillRows);
 }
 
 function mapRow(columns) {
