@@ -1,4 +1,5 @@
-//! The layers of the agent: each imports only those below it, so that there are no circles (design.md).
+//! The layers of the agent: each imports only those below it, so that there are no circles; decisions are pure; and no file
+//! of the project is too long to be read at once (design.md).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,4 +70,41 @@ fn every_import_goes_down() {
     }
     assert!(arrows > 100, "the sources were read: {arrows}");
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether a file is of the tests of its module.
+fn is_test(file: &Path) -> bool {
+    let name = file.file_stem().unwrap().to_string_lossy();
+    name.ends_with("tests") || file.components().any(|part| part.as_os_str() == "tests")
+}
+
+#[test]
+fn decisions_wait_for_nothing_read_no_clock_and_write_no_log() {
+    let impure = ["tokio::", "tracing::", "async fn", ".await", "::now()", "std::fs", "std::env", "std::net"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folders = ["model", "service"].map(|folder| sources(&root.join(folder)));
+    let files: Vec<PathBuf> = folders.concat().into_iter().filter(|file| !is_test(file)).collect();
+    assert!(files.len() > 40, "the sources were read: {files:?}");
+    let mut wrong = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).unwrap();
+        let code = source.split("#[cfg(test)]").next().unwrap().lines();
+        for line in code.filter(|line| !line.trim_start().starts_with("//")) {
+            if impure.iter().any(|word| line.contains(word)) {
+                wrong.push(format!("{}: {}", file.strip_prefix(&root).unwrap().display(), line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_source_file_has_more_than_500_lines() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let members = ["agent", "common", "contract-tests", "dist", "warden"];
+    let files: Vec<PathBuf> = members.iter().flat_map(|member| sources(&root.join(member))).collect();
+    assert!(files.len() > 300, "the sources were read: {}", files.len());
+    let lines = |file: &PathBuf| fs::read_to_string(file).unwrap().lines().count();
+    let long: Vec<_> = files.iter().map(|file| (file, lines(file))).filter(|(_, lines)| *lines > 500).collect();
+    assert!(long.is_empty(), "{long:#?}");
 }

@@ -348,7 +348,7 @@ pub(super) struct UpdateFile {
     pub(super) timezone: String,
     /// A person must approve each new image.
     pub(super) approve: bool,
-    /// A program that is asked, and its arguments: 0 lets the update go, 75 lets it wait.
+    /// A program that is asked, and its arguments: 0 lets the update go, 75 holds it back.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(super) gate: Option<Items<String>>,
     /// Absolute path of a cosign public key, or several: one of them must have signed the image.

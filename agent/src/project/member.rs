@@ -410,9 +410,12 @@ impl Member {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let entries = [draft.take_unsaid(), entries].concat();
-        let ended = draft.take_ended();
+        let (ended, notes) = (draft.take_ended(), draft.take_notes());
         self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
         self.service = draft;
+        for note in notes {
+            tracing::warn!(service = self.service.config().name, "{note}");
+        }
         if let Some(Ended { outcome, begun }) = ended {
             let took = now.duration_since(begun);
             (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::observe::{Check, within};
 
 impl Check {
-    /// The newest tag that has not failed, where it is newer than what the env file sets. Where all have, the newest of
-    /// them: that it is blocked is to be seen.
+    /// The newest tag that has not failed, where it is newer than what the env file sets. Where all have, it is the one in
+    /// force: another digest under that one is an update, too. After a rollback that failed it is the newest of those that
+    /// failed, since the one in force has failed to come back.
     pub(super) async fn newer_than(&self, tag: &str, patience: Option<Duration>) -> Option<&str> {
         let variable = self.config.tag_variable()?;
         let newer = self.newer.tags.iter().map(String::as_str);
@@ -17,7 +18,7 @@ impl Check {
                 return Some(tag);
             }
         }
-        newer.first().copied()
+        newer.first().copied().filter(|_| self.newer.is_stuck)
     }
 
     /// Whether the registry has what failed under a tag, as far as it answers. One image is enough: they move together.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Container, State};
 
 use super::clock_shift::is_jump;
-use super::event::Event;
+use super::event::{Event, Note};
 use super::{Durable, Service};
 
 /// Why a service begins.
@@ -108,10 +108,7 @@ impl Service {
     pub(super) fn resume(&mut self, reason: StartReason, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         if self.project_at_work().is_none() {
-            tracing::warn!(
-                service = self.config.name,
-                "the deployment under way is dropped: its compose project is no longer configured"
-            );
+            self.notes.push(Note::DeploymentDropped);
             self.durable.deployment = None;
             return;
         }

@@ -137,8 +137,10 @@ impl Service {
                     self.durable.not_found.remove(&image);
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;
+                        let image = image.clone();
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
+                    self.block_newest_failed(&image);
                 }
                 Comparison::NotFound { remote, new } => {
                     all.matching = false;

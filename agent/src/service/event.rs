@@ -8,7 +8,7 @@ use evenkeel_common::wire::{AuditEntry, Gate, KeptImage};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, LabelChange, Reference};
-use crate::model::{Container, State};
+use crate::model::{Container, Manager, State};
 
 use super::boot::StartReason;
 use super::outcome::{DeployOutcome, Ended};
@@ -82,6 +82,19 @@ pub(super) enum Event {
     WayBackOk { risk: String },
     /// The containers use too much.
     ResourceAlert(ResourceAlert),
+}
+
+/// What a decision tells the agent's own log: nothing happened that needs an audit entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A step could not be done because the engine was away.
+    StepRetried { step: &'static str, failure: String },
+    /// The deployment under way has lost its compose project.
+    DeploymentDropped,
+    /// Somebody else keeps a container.
+    Managed { container: String, manager: Manager },
+    /// A container ended by a signal, and nothing tells why.
+    UnknownCause { container: String, exit_code: i64 },
 }
 
 /// A persistent fault (spec 2.6, errored map). Two are the same when their texts are (`wording.rs` makes these).
@@ -267,6 +280,11 @@ impl Service {
             Some(AuditEntry { image, ..wording::entry(config, at, event)? })
         };
         events.into_iter().filter_map(entry).collect()
+    }
+
+    /// Lines for the log about what was decided since this was asked last.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes).iter().map(wording::note).collect()
     }
 
     /// The deployment that was decided since this was asked last, to be counted once that is durable.

@@ -273,7 +273,7 @@ fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         Some(GateAnswer::Go { reason }) => {
             return open(COMMAND, format!("{program} lets it go{}", because(reason)));
         }
-        Some(GateAnswer::Wait { reason }) => format!("{program} lets it wait{}", because(reason)),
+        Some(GateAnswer::Wait { reason }) => format!("{program} holds it back{}", because(reason)),
         Some(GateAnswer::Failed { fault, reason }) => {
             format!("{program} gave no answer ({fault}){}", because(reason))
         }
@@ -436,11 +436,11 @@ fn blocked(view: &View<'_>) -> Gate {
 
 fn not_found(view: &View<'_>) -> Gate {
     let Some((image, digest)) = view.snapshot.not_found.first_key_value() else {
-        return open("not_found", "every image has a digest on this machine");
+        return open("not_found", "every image has a registry digest on this machine");
     };
     let why = format!(
-        "{image} has no digest on this machine that {digest} could be compared with; nothing is deployed until the \
-         registry has another digest"
+        "{image} has no registry digest on this machine to compare with {digest}; nothing is deployed until the registry \
+         has a new digest"
     );
     by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
 }

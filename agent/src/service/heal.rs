@@ -14,7 +14,7 @@ use crate::model::{Container, EngineError, State};
 
 use super::action::Action;
 use super::assess::{Condition, Inactive, ProblemKind, Stops, assess};
-use super::event::Event;
+use super::event::{Event, Note};
 use super::input::StopTimes;
 use super::restart_state::{self, RestartState, later, reconcile, restart_at, signed};
 use super::{ENGINE_RETRY, Service};
@@ -91,6 +91,8 @@ pub(super) struct Ends<'a> {
 pub(super) struct Findings {
     /// What is new.
     pub events: Vec<Event>,
+    /// What the log is told.
+    pub notes: Vec<Note>,
     /// When to inspect again although nothing happens.
     pub inspect_at: Option<Timestamp>,
 }
@@ -171,12 +173,8 @@ impl Healer {
         for container in containers.iter().filter(judged) {
             if let Some(manager) = &container.manager {
                 if self.managed.insert(container.id.clone()) {
-                    let (service, container) = (&config.name, &container.name);
-                    tracing::warn!(
-                        service,
-                        container,
-                        "managed by {manager}: it is neither updated nor healed here"
-                    );
+                    let (container, manager) = (container.name.clone(), manager.clone());
+                    findings.notes.push(Note::Managed { container, manager });
                 }
                 continue;
             }
@@ -190,7 +188,7 @@ impl Healer {
                 && self.is_of_unknown_cause(container, ends.told)
             {
                 condition = Condition::Inactive(Inactive::Stopped);
-                self.log_unknown_cause(container, config, now, &mut findings);
+                self.note_unknown_cause(container, now, &mut findings);
             }
             if matches!(condition, Condition::Failing(_))
                 && let Some(remedy) = remedy(container, config)
@@ -247,10 +245,9 @@ impl Healer {
     }
 
     /// Logged once: nothing happened that needs an audit entry. The engine's event may still arrive.
-    fn log_unknown_cause(
+    fn note_unknown_cause(
         &mut self,
         container: &Container,
-        config: &ServiceConfig,
         now: Timestamp,
         findings: &mut Findings,
     ) {
@@ -258,12 +255,8 @@ impl Healer {
         if now < known_by {
             later(&mut findings.inspect_at, known_by);
         } else if self.unknown.insert(container.id.clone()) {
-            tracing::warn!(
-                service = config.name,
-                container = container.name,
-                "it ended with code {} while the agent was away, and nothing tells whether a person stopped it; it is left alone",
-                container.exit_code
-            );
+            let (container, exit_code) = (container.name.clone(), container.exit_code);
+            findings.notes.push(Note::UnknownCause { container, exit_code });
         }
     }
 

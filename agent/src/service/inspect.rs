@@ -136,6 +136,7 @@ impl Service {
         for event in found.events {
             self.emit(event, now);
         }
+        self.notes.extend(found.notes);
         if let Some(at) = found.inspect_at {
             self.inspect_at = Some(self.inspect_at.map_or(at, |old| old.min(at)));
         }

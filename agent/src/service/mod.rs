@@ -86,7 +86,7 @@ use crate::model::{Container, Members, Project};
 
 use action::{Action, FilesAsked};
 use boot::{Boot, StartReason};
-use event::{Event, Fault};
+use event::{Event, Fault, Note};
 use heal::Remedy;
 use input::{Input, LocalImage, Observation};
 use outcome::Ended;
@@ -135,6 +135,8 @@ pub struct Service {
     files_seen: Option<String>,
     /// Events that were not taken yet, with their times.
     events: Vec<(Timestamp, Event)>,
+    /// Lines for the log that were not taken yet.
+    notes: Vec<Note>,
     /// The deployment that this decision ended.
     ended: Option<Ended>,
     fault: Option<Fault>,
@@ -203,6 +205,7 @@ impl Service {
             starter: start::Starter::default(),
             files_seen: None,
             events: Vec::new(),
+            notes: Vec::new(),
             ended: None,
             fault: None,
             wanted: None,

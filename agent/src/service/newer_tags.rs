@@ -25,12 +25,18 @@ pub struct NewerTags {
     pub tags: Vec<String>,
     /// Those that failed.
     pub failed: FailedTags,
+    /// The last rollback failed.
+    pub is_stuck: bool,
 }
 
 impl Service {
     /// What the next check has to know of newer tags.
     pub(super) fn newer_tags(&self) -> NewerTags {
-        NewerTags { tags: self.tags_to_deploy(), failed: self.durable.failed_tags.clone() }
+        NewerTags {
+            tags: self.tags_to_deploy(),
+            failed: self.durable.failed_tags.clone(),
+            is_stuck: self.durable.rollback_failed,
+        }
     }
 
     /// Tags that may be written into the env file, the newest first. Until the registry was asked after a start it is the
@@ -89,6 +95,18 @@ impl Service {
             view.is_some() && self.config.is_of_variable(image) && !tags.is_empty()
         });
         self.durable.failed_tags = failed;
+    }
+
+    /// The image is up to date under the tag in force: of its newer tags that failed the newest is what is blocked.
+    pub(super) fn block_newest_failed(&mut self, image: &str) {
+        if self.durable.blocked.contains_key(image) {
+            return;
+        }
+        let failed = self.durable.failed_tags.get(image).into_iter().flatten();
+        let newest = failed.reduce(|a, b| if self.is_newer_tag(b.0, a.0) { b } else { a });
+        if let Some((_, digest)) = newest {
+            self.durable.blocked.insert(image.to_owned(), digest.clone());
+        }
     }
 
     /// Something else than the blocked digest of an image is at hand under `tag`: its block is over, and returned. It stays

@@ -23,7 +23,7 @@ pub(super) mod swarm;
 
 use images::{label_change, label_lines, tag_change};
 
-pub(super) use container::{facts, flaw, interference, managed, symptom, unwell};
+pub(super) use container::{facts, flaw, interference, managed, note, symptom, unwell};
 pub(super) use images::{
     blocked, blocked_elsewhere, held_elsewhere, not_looked, rollback_risks, tag_taken, unsigned,
     unsigned_elsewhere,
@@ -251,7 +251,7 @@ fn redeployed(
     };
     let named: Vec<&str> = kept.iter().map(|one| one.image.as_str()).collect();
     if !named.is_empty() {
-        message.push_str(&format!("; what it had before was kept for {}", named.join(", ")));
+        message.push_str(&format!("; left on the current image: {}", named.join(", ")));
     }
     let why = |one: &KeptImage| match one.gate.as_str() {
         "blocked" => format!("{}: {}", one.image, one.why),
@@ -273,7 +273,7 @@ fn not_found(
         return with_digests(entry, None, Some(remote));
     }
     let message = format!(
-        "{image} has no digest on this machine that it could be compared by; nothing is deployed until the registry has another digest"
+        "{image} has no registry digest on this machine, so it can't be compared; nothing is deployed until the registry has a new digest"
     );
     let reason = if is_here {
         "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
@@ -294,7 +294,7 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
             (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
         }
         Unblock::UpToDate { image, blocked, remote } => {
-            let message = format!("{image} is what the registry has again");
+            let message = format!("unblocked: {image} matches the registry again");
             (message, "the remote digest changed", Some(blocked), remote)
         }
         Unblock::NewDigest { image, blocked, remote } => {

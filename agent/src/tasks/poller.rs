@@ -84,7 +84,7 @@ impl Poller {
                 }
                 Some(()) = self.asked.recv() => {
                     if !std::mem::replace(&mut asked, true) {
-                        let message = "a check of all services was asked for";
+                        let message = "manual check of all services";
                         (self.record)(AuditEntry::new(
                             self.clock.now(), PROGRAM, Kind::MANUAL_TRIGGER, Level::Info, message,
                         ));
@@ -171,7 +171,7 @@ fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry
     if checked == 0
         && let Some(why) = why.clone().or_else(|| services.engine_error())
     {
-        let message = "the check of all services that was asked for could not be made";
+        let message = "the manual check of all services failed";
         let mut entry = AuditEntry::new(now, PROGRAM, Kind::TRIGGER_FAILED, Level::Error, message);
         entry.reason = Some(why);
         return entry;

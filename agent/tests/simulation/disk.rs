@@ -247,14 +247,7 @@ fn an_engine_that_goes_while_the_disk_refuses_writes_is_known_by_when_it_went() 
         (40_000, Act::Store(StoreFault::None)),
     ];
     let steps = steps.map(|(at, act)| (Duration::from_millis(at), Step::World(act)));
-    let life = Life {
-        flags: [flags; 2],
-        gates: Default::default(),
-        restarts_itself: false,
-        shares_image: false,
-        has_third: false,
-        steps: steps.to_vec(),
-    };
+    let life = Life { flags: [flags; 2], steps: steps.to_vec(), ..Life::default() };
     let lived = life.run();
     assert_eq!(lived.violations, Vec::<String>::new(), "{}", lived.transcript.join("\n"));
 }

@@ -7,6 +7,7 @@
 //! | `random.rs` | random lives of two services in a project; every safety property is checked after every step |
 //! | `transcripts.rs` | ten typical lives, as they are to be read |
 //! | `swarm.rs` | updates of a swarm service, killed before and after every single call |
+//! | `tags.rs` | newer tags that are written into an env file |
 //! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted lives around one subject each |
 //! | `life/` | a life: what can happen in it, and how it is lived |
 //! | `world/` | the world, and the safety properties (`world/properties.rs`) |
@@ -19,6 +20,7 @@ mod life;
 mod projects;
 mod random;
 mod swarm;
+mod tags;
 mod tasks;
 mod transcripts;
 mod world;

@@ -105,14 +105,7 @@ const LIVES: [Typical; 10] = [
 
 fn transcript(title: &str, flags: Flags, steps: &[(u64, Step)]) -> String {
     let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), step.clone())).collect();
-    let life = Life {
-        flags: [flags; 2],
-        gates: Default::default(),
-        restarts_itself: false,
-        shares_image: false,
-        has_third: false,
-        steps,
-    };
+    let life = Life { flags: [flags; 2], steps, ..Life::default() };
     let lived = life.run();
     assert_eq!(lived.violations, Vec::<String>::new(), "{title}:\n{}", lived.transcript.join("\n"));
     format!("{title}\n\n{}\nlife\n{}\n", life.words(), lived.transcript.join("\n"))

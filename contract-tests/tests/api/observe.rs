@@ -405,7 +405,7 @@ fn of_200_clients_50_do_not_read_and_no_other_misses_an_entry() {
     });
     let before = memory(&agent);
     let stalled = clients.split_off(150);
-    let last = "\"message\":\"a check of all services was asked for\"";
+    let last = "\"message\":\"manual check of all services\"";
     let readers = runtime.spawn(async move {
         let mut tasks = tokio::task::JoinSet::new();
         for mut client in clients {

@@ -71,6 +71,11 @@ fn a_project_of_two_files_and_an_env_file_is_adopted_and_updated() {
     assert_eq!(service["images"], json!([world.reference("web")]));
     assert_eq!(service["compose_files"], json!([base, more]));
     assert_eq!(service["env_file"], json!(variables));
+    // What it prints may replace the configuration file without the audit log being lost.
+    let audit = json!({ "path": world.folder().join("audit.jsonl") });
+    let before = write(&world, "before.json", &json!({ "audit": audit }).to_string());
+    let said = run_agent(&world.engine, before.as_ref(), &["adopt", &world.project.name]);
+    assert_eq!(said.json()["audit"], audit, "{said:#?}");
     assert_updates(&world, printed, "web", "web");
 }
 

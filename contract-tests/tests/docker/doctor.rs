@@ -1,9 +1,12 @@
 //! `doctor` on a real engine with a real registry: nothing to say about what is well, and each planted fault by name.
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use contract_tests::{Config, Fault, Image, Proxy, Said, World, run_agent, run_agent_at, unused_port};
+use contract_tests::{
+    Config, Fault, Image, Proxy, Said, Warden, World, run_agent, run_agent_at, unused_port,
+};
 use serde_json::{Value, json};
 
 /// A world with one healthy service, and what its configuration needs to be without a finding.
@@ -153,4 +156,32 @@ fn planted_faults_of_the_project_are_named() {
 
     let said = with(&|service| service.set("compose_project", "ektest-nothing-runs-here"));
     assert_names(&said, "warning services: nothing of it runs");
+}
+
+#[test]
+fn planted_faults_of_the_configuration_and_of_what_is_told_others_are_named() {
+    let world = healthy("doctor-file");
+    let with = |key: &str, value: Value| examine(&world, config(&world).set(key, value));
+    let hook = json!({ "webhook_url": "$EVENKEEL_NO_SUCH_VARIABLE" });
+    assert_names(&with("notifications", json!({ "discord": hook })), "error notifications: ");
+    assert_names(&with("servces", json!([])), "warning configuration: ");
+    assert_names(&with("registry.poll_interval", json!(1)), "error configuration: ");
+    assert_names(&with("audit.path", json!(world.folder())), "warning configuration: ");
+    let nowhere = format!("http://127.0.0.1:{}", unused_port());
+    let push = |url: &str, token: &str| json!({ "warden_url": url, "machine_id": "a", "token": token });
+    assert_names(&with("push", push(&nowhere, "a-token-of-an-agent")), "warning warden: no answer");
+    let warden = Warden::of_fleet(world.folder(), &["a"]);
+    let url = warden.url();
+    let refused = with("push", push(&url, "another-token-entirely"));
+    assert_names(&refused, "error warden: it refuses this agent's token");
+    assert_eq!(findings(&with("push", push(&url, &Warden::agent_token("a")))), Vec::<String>::new());
+
+    // Whoever can change the file can have the agent run any command.
+    let path = world.folder().join("config.json");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).expect("the file is ours");
+    let said = run_agent(&world.engine, &path, &["doctor", "--json"]);
+    assert_names(&said, "warning configuration: ");
+    assert!(said.out.contains("chmod go-w"), "{said:#?}");
+    std::fs::write(&path, "{ \"services\": [ }").expect("a file can be written");
+    assert_names(&run_agent(&world.engine, &path, &["doctor", "--json"]), "error configuration: ");
 }

@@ -215,7 +215,7 @@ fn three_rings_follow_one_another_and_time_stamps_prove_it() {
     fleet.trigger_all();
     let held = fleet.waiting("ring", 2);
     assert!(
-        held.iter().all(|waiting| waiting.why.contains("machines of lower rings have it proven")),
+        held.iter().all(|waiting| waiting.why.contains("machines in lower rings")),
         "{held:#?}"
     );
     let proven = |at: usize| fleet.agents[at].wait_entry(&Kind::UPDATED, 1).timestamp.as_nanosecond();

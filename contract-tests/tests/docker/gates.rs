@@ -132,7 +132,7 @@ fn a_gate_command_holds_an_update_until_it_says_go() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let (world, agent, v2) = gated("command", &json!({"gate": [program]}));
     let held = waiting(&agent, "command", |waiting| !waiting.why.contains("has not answered yet"));
-    assert_eq!(held.why, format!("{} lets it wait: web has players", program.display()));
+    assert_eq!(held.why, format!("{} holds it back: web has players", program.display()));
     agent.trigger("web");
     is_untouched(&world, &agent, &v2);
     fs::write(&answer, "3").unwrap();
@@ -180,7 +180,7 @@ fn a_gate_command_that_floods_its_output_and_leaves_children_has_its_last_line_r
     let program = script(folder.path(), &text, 0o755);
     let (world, agent, v2) = gated("flood", &json!({"gate": [program]}));
     let held = waiting(&agent, "command", |waiting| !waiting.why.contains("has not answered yet"));
-    assert!(held.why.ends_with("lets it wait: enough"), "{held:?}");
+    assert!(held.why.ends_with("holds it back: enough"), "{held:?}");
     is_untouched(&world, &agent, &v2);
     let child = PathBuf::from("/proc").join(fs::read_to_string(&pid).unwrap().trim());
     wait_for("the child of the command to end", || match fs::read_to_string(child.join("stat")) {

@@ -162,11 +162,18 @@ fn a_bad_newer_tag_is_rolled_back_with_its_line_and_the_next_one_is_tried() {
     assert_eq!(agent.blocked().get("web/web:1.27.0"), Some(&bad.digest));
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     stage.world.assert_runs("web", "v1");
+    // Meanwhile another digest under the tag in force is an update.
+    let patched = stage.push("1.27.0", &Image::good("v1b"));
+    agent.trigger("web");
+    assert_eq!(agent.wait_entry(&Kind::UPDATED, 1).new_digest.as_deref(), Some(&*patched.digest));
+    agent.wait_done(2);
+    stage.world.assert_runs("web", "v1b");
+    assert_eq!(agent.blocked().get("web/web:1.27.0"), Some(&bad.digest));
     // The list of tags is read again by a new agent at once.
     let good = stage.push("1.27.5", &Image::good("v5"));
     agent.terminate();
     agent.restart();
-    assert_eq!(agent.wait_entry(&Kind::UPDATED, 1).new_digest.as_deref(), Some(&*good.digest));
+    assert_eq!(agent.wait_entry(&Kind::UPDATED, 2).new_digest.as_deref(), Some(&*good.digest));
     agent.wait_done(1);
     stage.world.assert_runs("web", "v5");
     stage.assert_tag("1.27.5");

@@ -208,7 +208,7 @@ fn agents(
             if let Some(earlier) = tokens.insert(token.expose().to_owned(), n) {
                 findings.warn(
                     &place,
-                    format!("is the same as agents[{earlier}].token: nothing tells whose entries are whose, and all of them count for one of the agents; give each a token of its own"),
+                    format!("is the same as agents[{earlier}].token: the warden can't tell these agents apart and counts all their entries for one of them; give each a token of its own"),
                 );
             }
         }

@@ -156,7 +156,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     // A verdict wakes who waits for one (`FleetDecisions::verdicts`); how long it must stand is known.
     let again = waits.get(need - 1).map_or(60, |wait| u64::try_from(wait.as_secs()).unwrap_or(0) + 1);
     let why = format!(
-        "ring {ring} waits: {ready} of {need} machines of lower rings have it proven for {}",
+        "ring {ring} waits: proven for {} on {ready} of {need} machines in lower rings",
         format_duration(soak)
     );
     Some(hold(Permission::Wait, "ring", why, again.clamp(1, LONGEST), None))
@@ -190,7 +190,7 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
     if agents.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
         return None;
     }
-    let why = format!("{} machines deploy this image now, which is max_at_once", agents.len());
+    let why = format!("{} machines are deploying this image (limit: max_at_once)", agents.len());
     Some(hold(Permission::Wait, "ring", why, TURN, None))
 }
 

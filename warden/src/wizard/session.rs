@@ -104,7 +104,7 @@ impl<'a> Session<'a> {
         }
         steps.push(("Change where it listens", Self::ask_listen));
         steps.push(("Change the token for people", Self::ask_api_token));
-        steps.push(("Change the state file", Self::ask_state));
+        steps.push(("Change where it keeps its data", Self::ask_state));
         let mut choices: Vec<String> = steps.iter().map(|(name, _)| (*name).to_owned()).collect();
         choices.extend(["Save and quit".to_owned(), "Quit without saving".to_owned()]);
         let choice = prompt.choose("What next?", &choices)?;

@@ -36,9 +36,17 @@ pub struct Args {
 /// What is printed: a whole configuration.
 #[derive(Serialize)]
 struct File {
+    /// That of the configuration file which this is to replace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<AuditPart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     registry: Option<RegistryPart>,
     services: Vec<Service>,
+}
+
+#[derive(Serialize)]
+struct AuditPart {
+    path: PathBuf,
 }
 
 #[derive(Serialize)]
@@ -113,7 +121,8 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
         let single = single(one, &clients).await?;
         services.extend(single.and_then(|single| told(describe::alone(&single))));
     }
-    Ok(File { registry, services })
+    let audit = config.audit_path.map(|path| AuditPart { path });
+    Ok(File { audit, registry, services })
 }
 
 /// The remarks go to standard error.

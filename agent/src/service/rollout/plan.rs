@@ -254,14 +254,13 @@ impl Service {
                 None => {}
             }
         }
-        for (reference, digest) in &observation.blocked_elsewhere {
+        for (reference, _) in &observation.blocked_elsewhere {
             let running = observation
                 .containers
                 .iter()
                 .find(|c| c.state == State::Running && c.is_made_from(reference));
             let own = image_changes.iter().any(|change: &ImageChange| change.is_of(reference));
             if let (Some(container), false) = (running, own) {
-                tracing::debug!(%reference, %digest, "the tag of a blocked image is kept where it is");
                 kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
             }
         }

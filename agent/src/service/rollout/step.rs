@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{ImageId, LabelChange};
 use crate::model::{ComposeError, Container, UpMode};
-use crate::service::event::{Event, FaultCause, RollbackProblem};
+use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
 use crate::service::input::{LocalImage, StepResult};
 use crate::service::outcome::DeployOutcome;
 use crate::service::{ENGINE_RETRY, Service, wording};
@@ -110,8 +110,7 @@ impl Service {
         let phase = deployment.phase.clone();
         let is_cut_off = self.gap && matches!(result, StepResult::Started { up: Err(_), .. });
         if is_cut_off || matches!(result, StepResult::EngineAway(_)) {
-            let step = phase.name();
-            tracing::warn!(service = self.config.name, step, "{}; trying again", result.failure());
+            self.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
             self.retry_at = Some(now + ENGINE_RETRY);
             return;
         }

@@ -179,7 +179,7 @@ fn a_command_is_asked_once_a_cycle_and_its_answer_counts_until_the_next() {
     story.answers(GateAnswer::Wait { reason: "a game is on".into() });
     assert_eq!(story.kinds(), [Kind::UPDATE_AVAILABLE]);
     let waiting = story.record().waiting.unwrap();
-    assert_eq!(waiting.why, "/bin/may-update lets it wait: a game is on");
+    assert_eq!(waiting.why, "/bin/may-update holds it back: a game is on");
     assert_eq!(waiting.clear, "POST /redeploy/web");
     story.service.check(false);
     story.check(found('2'));

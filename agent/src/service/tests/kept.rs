@@ -100,7 +100,7 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
             ..running("api")
         };
         let entry = story.redeployed(&[&running("web"), &new]);
-        assert!(entry.message.ends_with(&format!("; what it had before was kept for {IMAGE}")), "{entry:?}");
+        assert!(entry.message.ends_with(&format!("; left on the current image: {IMAGE}")), "{entry:?}");
         let reason = entry.reason.unwrap();
         assert!(reason.contains(IMAGE) && reason.contains(part), "{reason}");
     }

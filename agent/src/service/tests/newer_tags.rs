@@ -200,3 +200,24 @@ fn after_a_rollback_that_failed_only_what_is_newer_still_is_tried() {
     story.service.durable.rollback_failed = true;
     assert_eq!(story.tags_asked(), ["3"]);
 }
+
+#[test]
+fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_deployed() {
+    let in_force = |remote| {
+        let mut seen = newer("1", remote);
+        seen.images[0].newer = None;
+        seen
+    };
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer("1", '1')).lists(&["2"]);
+    story.check(newer("2", '2')).fails();
+    story.said.clear();
+    let blocked = |story: &Story| story.service.durable().blocked.get(IMAGE).cloned();
+    // One that failed under the tag in force is over; the one of the newer tag is not.
+    story.service.durable.blocked.insert(IMAGE.to_owned(), digest('4'));
+    story.check(in_force('1'));
+    assert_eq!((story.kinds(), blocked(&story)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
+    story.check(in_force('3'));
+    assert_eq!((story.kinds(), blocked(&story)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
+    let Some(Action::Step(Step::Start { .. })) = story.up_to_write() else { panic!("no line is written") };
+}

@@ -1,7 +1,8 @@
-//! What is said of one container: how it is, what is wrong with it, what somebody did to it.
+//! What is said of one container: how it is, what is wrong with it, what somebody did to it; and lines of the log.
 
 use crate::model::{Container, Manager};
 use crate::service::assess::{Condition, Inactive, Symptom};
+use crate::service::event::Note;
 use crate::service::rollout::probation::{Flaw, Interference};
 
 use super::STOPPED_BY_HAND;
@@ -120,4 +121,19 @@ pub(in crate::service) fn unwell(container: &Container, condition: &Condition) -
 /// The warning about a container that somebody else manages (DECISIONS 9).
 pub(in crate::service) fn managed(container: &str, manager: &Manager) -> String {
     format!("container {container} is managed by {manager}: it is neither updated nor healed here")
+}
+
+/// A line of the log.
+pub(in crate::service) fn note(note: &Note) -> String {
+    match note {
+        Note::StepRetried { step, failure } => format!("step {step}: {failure}; trying again"),
+        Note::DeploymentDropped => {
+            "the deployment under way is dropped: its compose project is no longer configured".to_owned()
+        }
+        Note::Managed { container, manager } => managed(container, manager),
+        Note::UnknownCause { container, exit_code } => format!(
+            "container {container} exited with code {exit_code} while the agent was not running; whether somebody \
+             stopped it is not known, so it is not restarted"
+        ),
+    }
 }

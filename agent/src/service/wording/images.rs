@@ -18,7 +18,7 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
                 GoneFrom::Removed => "its registry does not have it any more".to_owned(),
                 GoneFrom::Unknown(why) => format!("its registry does not answer: {why}"),
             };
-            format!("a node that lacks the image of {image} that runs can't fetch it: {why}")
+            format!("nodes without the running image of {image} can't pull it: {why}")
         }
         RollbackRisk::ImageGone { image, registry } => {
             let registry = match registry {
@@ -46,7 +46,7 @@ pub(in crate::service) fn blocked_elsewhere(digest: &Digest) -> String {
 
 /// Why an update waits for the gate of another service of the project.
 pub(in crate::service) fn held_elsewhere(service: &str, gate: &Gate) -> String {
-    format!("{service}, which has the same image, lets it wait ({}): {}", gate.gate, gate.why)
+    format!("{service} uses the same image and holds it back ({}): {}", gate.gate, gate.why)
 }
 
 /// The same where that asks for a signature.

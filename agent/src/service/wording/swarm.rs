@@ -41,8 +41,8 @@ pub(in crate::service) fn other_image(service: &str, runs: &[&str], configured: 
 /// The specification names no digest.
 pub(in crate::service) fn no_digest(image: &str) -> String {
     format!(
-        "the swarm service names no digest of {image} that it could be compared by; nothing is deployed until the \
-         registry has another digest, and a redeploy sets the one that it has"
+        "the swarm service names no digest of {image}, so it can't be compared; nothing is deployed until the registry \
+         has a new digest; a redeploy sets the digest that the registry has now"
     )
 }
 

@@ -207,6 +207,15 @@ impl Agent {
         }
     }
 
+    /// A registry tells of a newer tag.
+    pub(crate) fn tag_was_pushed(&self) {
+        let workers = self.workers();
+        for handle in &*workers {
+            // It may have gone meanwhile.
+            let _ = handle.inbox.send(Command::TagPushed);
+        }
+    }
+
     /// A person asks for a check of all services.
     pub(crate) fn poll(&self) {
         assert!(self.polls.send(()).is_ok());

@@ -12,6 +12,7 @@ pub(crate) mod gates;
 pub(crate) mod random;
 pub(crate) mod step;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use crate::configuration;
-use crate::world::{Behaviour, FakeWorld, reference};
+use crate::world::{Act, Behaviour, FakeWorld, VARIABLE, reference};
 use crate::{API, WEB, new_world};
 use agent::Agent;
 use gates::Gates;
@@ -33,9 +34,11 @@ use step::{At, Step};
 const CALM: Duration = Duration::from_mins(3);
 const QUIET: Duration = Duration::from_secs(45);
 const DB: &str = "localhost:5000/db:latest";
+/// The image of `web` where the env file sets its tag.
+const WEB_1: &str = "localhost:5000/web:1.1.0";
 
 /// What a service does by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // the flags of the specification
 pub(crate) struct Flags {
     pub(crate) auto_update: bool,
@@ -45,7 +48,8 @@ pub(crate) struct Flags {
 }
 
 /// A life: how it is set up, and what happens in it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is about something else
 pub(crate) struct Life {
     /// Of the services `web` and `api`.
     pub(crate) flags: [Flags; 2],
@@ -56,6 +60,8 @@ pub(crate) struct Life {
     pub(crate) shares_image: bool,
     /// The compose file has a third service, which the agent does not update.
     pub(crate) has_third: bool,
+    /// The tag of `web` stands in an env file, into which newer tags are written.
+    pub(crate) has_variable: bool,
     pub(crate) steps: Vec<At>,
 }
 
@@ -80,16 +86,21 @@ impl Flags {
 }
 
 impl Life {
+    fn web(&self) -> &'static str {
+        if self.has_variable { WEB_1 } else { WEB }
+    }
+
     /// How it is set up, and what happens in it.
     pub(crate) fn words(&self) -> String {
         let policy = if self.restarts_itself { "with" } else { "without" };
         let shared = if self.shares_image { "; both have the image of web" } else { "" };
+        let variable = if self.has_variable { "; the tag of web stands in an env file" } else { "" };
         let third = if self.has_third { ", and a third service that is not configured" } else { "" };
         let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
         let line = |(at, step): &At| format!("{}  {}\n", seconds(at), step.words());
         let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
         format!(
-            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}\n\nsteps\n{steps}",
+            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}\n\nsteps\n{steps}",
             self.flags[0].words(),
             self.gates[0].words(),
             self.flags[1].words(),
@@ -106,9 +117,10 @@ impl Life {
 
     async fn lived(&self) -> Lived {
         let fake = new_world();
-        let file = tempfile::NamedTempFile::new().expect("a file can be made");
-        fake.set_up(self.has_third, self.restarts_itself, file.path());
-        let mut story = Story::new(self, fake.clone(), file.path());
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let (file, env_file) = (folder.path().join("compose.yml"), folder.path().join(".env"));
+        fake.set_up(self, &file, &env_file);
+        let mut story = Story::new(self, fake.clone(), &file, &env_file);
         tokio::select! {
             biased;
             () = fake.live() => unreachable!("the world never ends"),
@@ -134,7 +146,7 @@ struct Story {
 }
 
 impl Story {
-    fn new(life: &Life, fake: FakeWorld, file: &std::path::Path) -> Self {
+    fn new(life: &Life, fake: FakeWorld, file: &Path, env_file: &Path) -> Self {
         let service = |(name, images, flags, gates): (&str, &[&str], Flags, Gates)| {
             let mut service = configuration::service(name, images);
             service["compose_files"] = serde_json::json!([file]);
@@ -151,11 +163,16 @@ impl Story {
         };
         let of_api: &[&str] = if life.shares_image { &[API, WEB] } else { &[API] };
         let services = [
-            ("web", &[WEB][..], life.flags[0], life.gates[0]),
+            ("web", &[life.web()][..], life.flags[0], life.gates[0]),
             ("api", of_api, life.flags[1], life.gates[1]),
-        ]
-        .map(service);
-        let services = services.into();
+        ];
+        let mut services: Vec<(Value, bool)> = services.map(service).into();
+        if life.has_variable {
+            let web = &mut services[0].0;
+            web["env_file"] = serde_json::json!(env_file);
+            (web["update"]["tags"], web["update"]["tag_variable"]) = (">=1".into(), VARIABLE.into());
+            services[1].0["env_file"] = serde_json::json!(env_file);
+        }
         Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }
     }
 
@@ -186,6 +203,7 @@ impl Story {
         }
         self.pass(Instant::now() + Duration::from_secs(1)).await;
         self.fake.calm();
+        self.registry_tells();
         let (end, mut seen, mut quiet_since) = (Instant::now() + CALM, 0, Instant::now());
         while Instant::now() < end && quiet_since.elapsed() < QUIET {
             self.pass(Instant::now() + Duration::from_secs(5)).await;
@@ -201,6 +219,11 @@ impl Story {
         if let Some(agent) = self.agent.take() {
             agent.kill().await;
         }
+    }
+
+    /// The registry tells of what was pushed under newer tags.
+    fn registry_tells(&self) {
+        self.agent.iter().for_each(Agent::tag_was_pushed);
     }
 
     /// Whether a gate is about to let an update go.
@@ -290,7 +313,12 @@ impl Story {
             self.fake.tell("step", &step.words());
         }
         match step {
-            Step::World(act) => self.fake.act(act),
+            Step::World(act) => {
+                self.fake.act(act);
+                if matches!(act, Act::PushNewer(_) | Act::PushSameNewer) {
+                    self.registry_tells();
+                }
+            }
             Step::Ask(service, request) => {
                 self.fake.person_asked();
                 self.fake.service_asked(service, &request);
@@ -354,16 +382,19 @@ fn set(services: &mut [(Value, bool)], name: &str, change: impl Fn(&mut (Value, 
 
 impl FakeWorld {
     /// A project of two or three services that runs on images which work.
-    fn set_up(&self, has_third: bool, restarts_itself: bool, file: &std::path::Path) {
-        let all = [("web", WEB), ("api", API), ("db", DB)];
-        for (service, text) in &all[..if has_third { 3 } else { 2 }] {
+    fn set_up(&self, life: &Life, file: &Path, env_file: &Path) {
+        let all = [("web", life.web()), ("api", API), ("db", DB)];
+        for (service, text) in &all[..if life.has_third { 3 } else { 2 }] {
             let (reference, image) = (reference(text), format!("{service} v1"));
             self.compose_service(service, &reference);
             self.have(&reference, &image, Behaviour::Good, true);
             self.push(&reference, &image, Behaviour::Good);
             self.trusts(&image);
         }
-        self.kept_in(file, restarts_itself);
+        self.kept_in(file, life.restarts_itself);
+        if life.has_variable {
+            self.sets_tag_of("web", env_file);
+        }
         self.operator_up();
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn life(seed: u64) -> Life {
     let flags = [flags(), flags()];
     let gates = [gates(&mut dice), gates(&mut dice)];
     let (restarts_itself, has_third) = (dice.one_in(3), dice.one_in(3));
-    let mut life = Life { flags, gates, restarts_itself, has_third, shares_image: false, steps: Vec::new() };
+    let mut life = Life { flags, gates, restarts_itself, has_third, ..Life::default() };
     let count = 1 + dice.below(6);
     let mut at = Duration::from_millis(dice.below(12_000));
     for _ in 0..count {
@@ -60,8 +60,32 @@ pub(crate) fn life(seed: u64) -> Life {
         set_clock(&mut dice, at, &mut life.steps);
     }
     life.shares_image = dice.one_in(4);
+    if dice.one_in(6) {
+        newer_tags(&mut dice, at, &mut life);
+    }
     life.steps.sort_by_key(|(at, _)| *at);
     life
+}
+
+/// The tag of `web` stands in an env file, and newer ones are pushed; the agent may be killed while it moves to one.
+fn newer_tags(dice: &mut Dice, end: Duration, life: &mut Life) {
+    (life.has_variable, life.shares_image) = (true, false);
+    for _ in 0..=dice.below(3) {
+        let at = Duration::from_millis(dice.below(u64::try_from(end.as_millis()).unwrap_or(1) + 30_000));
+        let later = |millis| at + Duration::from_millis(millis);
+        match dice.below(8) {
+            0 => life.steps.push((at, Step::World(Act::PushSameNewer))),
+            1 => life.steps.push((at, Step::World(Act::EditEnvFile))),
+            _ => push(dice, at, &mut life.steps, "web", Act::PushNewer),
+        }
+        if dice.one_in(2) {
+            let calls = 1 + usize::try_from(dice.below(140)).expect("small");
+            life.steps.push((later(1), Step::Kill { calls, away: 1 + dice.below(10), loses_write: false }));
+        }
+        if dice.one_in(4) {
+            life.steps.push((later(dice.below(20_000)), Step::World(Act::EditEnvFile)));
+        }
+    }
 }
 
 /// Somebody sets the clock while updates may wait, forward or back, by half a minute up to days.
@@ -74,7 +98,7 @@ fn set_clock(dice: &mut Dice, end: Duration, steps: &mut Vec<At>) {
         steps.push((at, Step::World(Act::SetClock(by))));
     }
     if dice.one_in(2) {
-        push(dice, end, steps, service);
+        push(dice, end, steps, service, |behaviour| Act::Push(service, behaviour));
     }
 }
 
@@ -92,7 +116,13 @@ fn gates(dice: &mut Dice) -> Gates {
 }
 
 /// A new image, and at times the signature or the request that it waits for.
-fn push(dice: &mut Dice, at: Duration, steps: &mut Vec<At>, service: &'static str) {
+fn push(
+    dice: &mut Dice,
+    at: Duration,
+    steps: &mut Vec<At>,
+    service: &'static str,
+    act: impl Fn(Behaviour) -> Act,
+) {
     let behaviour = dice.of(&[
         Behaviour::Good,
         Behaviour::Good,
@@ -106,7 +136,7 @@ fn push(dice: &mut Dice, at: Duration, steps: &mut Vec<At>, service: &'static st
         Behaviour::Oom,
         Behaviour::BadEntrypoint,
     ]);
-    steps.push((at, Step::World(Act::Push(service, behaviour))));
+    steps.push((at, Step::World(act(behaviour))));
     // Where nobody signs or approves, it waits for ever.
     if dice.one_in(3) {
         until(dice, at, steps, Act::Sign(service));
@@ -134,7 +164,7 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
             }
         }
         32 => steps.push((at, Step::Ask(service, ServiceRequest::Approve(None)))),
-        0..=6 => push(dice, at, steps, service),
+        0..=6 => push(dice, at, steps, service, |behaviour| Act::Push(service, behaviour)),
         7 => add(Act::MoveBack(service)),
         8 => {
             add(Act::Registry(dice.of(&[RegistryFault::Errors, RegistryFault::Hangs, RegistryFault::Slow])));

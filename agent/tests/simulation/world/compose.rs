@@ -16,12 +16,14 @@ fn failed(cause: &str) -> ComposeError {
 impl Inner {
     /// Brings up one service; whether it could be started.
     pub(super) fn up_one(&mut self, wanted: &Definition, mode: &UpMode) -> Result<(), String> {
-        let Definition { name, reference, version, restarts_itself } = wanted;
+        let Definition { name, reference, version, restarts_itself, .. } = wanted;
         let (id, image) =
             self.by_name(&reference.tagged()).ok_or_else(|| format!("No such image: {reference}"))?;
         let forced = matches!(mode, UpMode::All | UpMode::ForceService(_));
         let at = self.containers.iter().position(|c| c.service == *name);
-        let is_current = |c: &FakeContainer| c.image == id && c.made_with == *version && !forced;
+        let is_current = |c: &FakeContainer| {
+            c.image == id && c.reference == *reference && c.made_with == *version && !forced
+        };
         let at = match at {
             Some(at) if *mode == UpMode::StartOnly || is_current(&self.containers[at]) => at,
             _ => {
@@ -31,6 +33,7 @@ impl Inner {
                 let container = FakeContainer {
                     id: self.new_id(),
                     service: name.clone(),
+                    reference: reference.clone(),
                     image: id,
                     behaviour: image.behaviour,
                     made_with: *version,
@@ -56,7 +59,7 @@ impl Inner {
     }
 
     pub(super) fn up_all(&mut self) {
-        for definition in self.services.clone() {
+        for definition in self.definitions(None) {
             // An image that can't be started is not started.
             let _ = self.up_one(&definition, &UpMode::Changed);
         }
@@ -101,14 +104,14 @@ impl Compose for FakeWorld {
         if self.lock().is_file_broken { Err(failed(BROKEN)) } else { Ok(()) }
     }
 
-    async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
+    async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
         let inner = self.lock();
         if inner.is_file_broken {
             return Err(failed(BROKEN));
         }
         let element = |service: &Definition| serde_json::json!({ "image": service.reference.tagged() });
         let services: serde_json::Map<String, serde_json::Value> =
-            inner.services.iter().map(|service| (service.name.clone(), element(service))).collect();
+            inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
@@ -131,7 +134,7 @@ impl Compose for FakeWorld {
                 inner.tell("compose", "fails before it touches anything");
                 return Err(failed(if inner.is_file_broken { BROKEN } else { "port is already allocated" }));
             }
-            (inner.services.clone(), fault)
+            (inner.definitions(Some(project)), fault)
         };
         let named = up_mode.services();
         for definition in services {

@@ -112,6 +112,8 @@ pub(super) enum Run {
 pub(super) struct FakeContainer {
     pub(super) id: String,
     pub(super) service: String,
+    /// What it was made from.
+    pub(super) reference: Reference,
     pub(super) image: ImageId,
     pub(super) behaviour: Behaviour,
     /// Version of its service in the compose file that it was made with.
@@ -229,7 +231,7 @@ impl FakeContainer {
     }
 
     /// How the engine shows it.
-    pub(super) fn view(&self, reference: &Reference, now: Timestamp) -> Container {
+    pub(super) fn view(&self, now: Timestamp) -> Container {
         let timing = HealthTiming {
             start_period: Duration::ZERO,
             interval: Duration::from_secs(1),
@@ -248,7 +250,7 @@ impl FakeContainer {
             manager: None,
             compose_service: self.service.clone(),
             compose_files: Vec::new(),
-            config_image: reference.tagged(),
+            config_image: self.reference.tagged(),
             image: self.image.clone(),
             state,
             status: String::new(),

@@ -7,6 +7,7 @@
 //! | `ports.rs` | what the agent can do: engine, registry, store |
 //! | `compose.rs` | the same for compose |
 //! | `events.rs` | the engine's event stream, whole or with losses |
+//! | `env_file.rs` | the env file that sets the tag of a service |
 //! | `people.rs` | what people and accidents do |
 //! | `wall.rs` | the machine's clock, which people set |
 //! | `swarm.rs` | a swarm with one service, beside all that |
@@ -14,6 +15,7 @@
 
 mod compose;
 mod container;
+mod env_file;
 mod events;
 mod people;
 mod ports;
@@ -38,6 +40,7 @@ use tokio::sync::Notify;
 
 pub(crate) use container::Behaviour;
 use container::{FakeContainer, FakeImage, Run};
+pub(crate) use env_file::VARIABLE;
 pub(crate) use events::EventFault;
 pub(crate) use people::Act;
 pub(crate) use properties::AtEnd;
@@ -110,6 +113,8 @@ struct Definition {
     version: u64,
     /// Its containers have a restart policy.
     restarts_itself: bool,
+    /// Its tag is the variable of the env file.
+    has_variable: bool,
 }
 
 #[derive(Default)]
@@ -127,6 +132,7 @@ struct Inner {
     containers: Vec<FakeContainer>,
     anchors: BTreeMap<String, ImageId>,
     services: Vec<Definition>,
+    env_file: Option<env_file::EnvFile>,
     engine_down: bool,
     /// Images that the engine refuses to describe.
     unreadable: Vec<ImageId>,
@@ -250,7 +256,9 @@ impl FakeWorld {
     /// Adds a service to the compose file.
     pub(crate) fn compose_service(&self, service: &str, reference: &Reference) {
         let (name, reference) = (service.to_owned(), reference.clone());
-        self.lock().services.push(Definition { name, reference, version: 0, restarts_itself: false });
+        let definition =
+            Definition { name, reference, version: 0, restarts_itself: false, has_variable: false };
+        self.lock().services.push(definition);
     }
 
     /// The compose file is this one, and its services have a restart policy or have not.
@@ -435,9 +443,9 @@ impl Inner {
         self.registry.insert(reference.tagged(), digest_of(name));
         self.published.insert(digest_of(name), (id_of(name), behaviour));
         self.truth.name(name);
-        let service = self.services.iter().find(|service| service.reference == *reference);
-        if let Some(service) = service.map(|service| service.name.clone()) {
-            self.truth.tags.entry(service).or_default().push(name.to_owned());
+        let service = self.definitions(None).into_iter().find(|service| service.reference == *reference);
+        if let Some(service) = service {
+            self.truth.tags.entry(service.name).or_default().push(name.to_owned());
         }
     }
 
@@ -461,13 +469,6 @@ impl Inner {
 
     fn container(&self, service: &str) -> Option<&FakeContainer> {
         self.containers.iter().find(|c| c.service == service)
-    }
-
-    /// `docker image prune -af`
-    fn prune(&mut self) {
-        let used: BTreeSet<ImageId> =
-            self.containers.iter().map(|c| c.image.clone()).chain(self.anchors.values().cloned()).collect();
-        self.images.retain(|id, _| used.contains(id));
     }
 
     fn new_id(&mut self) -> String {

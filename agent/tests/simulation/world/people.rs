@@ -1,10 +1,13 @@
 //! What people do to the project past the agent, and what happens by accident.
 
+use std::collections::BTreeSet;
+
 use evenkeel_agent::model::EventKind;
 use evenkeel_agent::model::image::Digest;
 use jiff::SignedDuration;
 
 use super::container::Run;
+use super::env_file::tag_of_version;
 use super::{
     Behaviour, CommandFault, EventFault, FakeWorld, Faults, Inner, RegistryFault, StoreFault, UpFault,
     digest_of, id_of,
@@ -17,6 +20,11 @@ const STOPPING: SignedDuration = SignedDuration::from_millis(10);
 pub(crate) enum Act {
     /// Somebody pushes another image under the tag.
     Push(&'static str, Behaviour),
+    /// Somebody pushes an image under a newer tag, where the env file sets the tag; or the image of the tag in force.
+    PushNewer(Behaviour),
+    PushSameNewer,
+    /// Somebody edits other lines of the env file.
+    EditEnvFile,
     /// Somebody moves the tag back to the image that it named before.
     MoveBack(&'static str),
     Registry(RegistryFault),
@@ -68,6 +76,11 @@ impl Act {
             Self::Push(service, behaviour) => {
                 format!("pushes for {service} an image that {}", behaviour.words())
             }
+            Self::PushNewer(behaviour) => {
+                format!("pushes for web, under a newer tag, an image that {}", behaviour.words())
+            }
+            Self::PushSameNewer => "gives the image of web a newer tag".to_owned(),
+            Self::EditEnvFile => "somebody edits other lines of the env file".to_owned(),
             Self::MoveBack(service) => format!("moves the tag of {service} back in the registry"),
             Self::Registry(RegistryFault::None) => "the registry answers".to_owned(),
             Self::Registry(fault) => format!("the registry from now on: {fault:?}").to_lowercase(),
@@ -154,6 +167,9 @@ impl Inner {
         self.tell("world", &act.words());
         match act {
             Act::Push(service, behaviour) => self.push_next(service, behaviour),
+            Act::PushNewer(behaviour) => self.push_newer(Some(behaviour)),
+            Act::PushSameNewer => self.push_newer(None),
+            Act::EditEnvFile => self.edit_env_file(),
             Act::MoveBack(service) => self.move_back(service),
             Act::Registry(fault) => self.faults.registry = fault,
             Act::PullsFail(fails) => self.faults.pull = fails,
@@ -169,8 +185,10 @@ impl Inner {
             Act::Ruin(service) => self.accident(service, |inner, at| inner.containers[at].ruined = true),
             Act::Build(service) => self.build(service),
             Act::Sign(service) => {
-                let tag = self.tag_of(service).map(|reference| reference.tagged());
-                self.signed.extend(tag.and_then(|tag| self.registry.get(&tag).cloned()));
+                let Some(reference) = self.tag_of(service) else { return };
+                for tag in self.tags_of(&reference.repository) {
+                    self.signed.extend(self.registry.get(&reference.with_tag(&tag).tagged()).cloned());
+                }
             }
             Act::Command(fault) => self.faults.command = fault,
             // Done in the world, which has the clock.
@@ -241,7 +259,22 @@ impl Inner {
     }
 
     fn tag_of(&self, service: &str) -> Option<evenkeel_agent::model::image::Reference> {
-        self.services.iter().find(|s| s.name == service).map(|s| s.reference.clone())
+        self.definitions(None).into_iter().find(|s| s.name == service).map(|s| s.reference)
+    }
+
+    /// Under a newer tag: another image, or the one of the tag in force.
+    fn push_newer(&mut self, behaviour: Option<Behaviour>) {
+        let Some(service) = self.definitions(None).into_iter().find(|service| service.has_variable) else {
+            return;
+        };
+        let version = self.truth.next_version(&service.name);
+        let newer = service.reference.with_tag(&tag_of_version(version));
+        if let Some(behaviour) = behaviour {
+            self.publish(&newer, &format!("{} v{version}", service.name), behaviour);
+        } else {
+            let digest = self.registry.get(&service.reference.tagged()).cloned();
+            self.registry.extend(digest.map(|digest| (newer.tagged(), digest)));
+        }
     }
 
     fn push_next(&mut self, service: &str, behaviour: Behaviour) {
@@ -341,6 +374,13 @@ impl Inner {
         self.images.insert(id.clone(), image);
         self.tag(&id, reference.tagged()).expect("the image is here");
         self.truth.pulled.insert(id);
+    }
+
+    /// `docker image prune -af`
+    pub(super) fn prune(&mut self) {
+        let used: BTreeSet<_> =
+            self.containers.iter().map(|c| c.image.clone()).chain(self.anchors.values().cloned()).collect();
+        self.images.retain(|id, _| used.contains(id));
     }
 
     fn engine_stops(&mut self) {

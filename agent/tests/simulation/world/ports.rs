@@ -41,8 +41,7 @@ impl Engine for FakeWorld {
                 inner.prune();
             }
             let view = |c: &super::FakeContainer| {
-                let definition = inner.services.iter().find(|service| service.name == c.service);
-                let shown = c.view(&definition.expect("no service leaves the file").reference, now);
+                let shown = c.view(now);
                 let (started_at, finished_at) = (shown.started_at, shown.finished_at);
                 let wall = |at: Option<Timestamp>| at.map(|at| inner.wall(at));
                 Container { started_at: wall(started_at), finished_at: wall(finished_at), ..shown }
@@ -68,6 +67,7 @@ impl Engine for FakeWorld {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
             inner.check_fetched(&digest);
+            inner.check_line();
             if inner.only_signed && !inner.signed.contains(&digest) {
                 inner.violated(format!("{digest} is fetched without a signature"));
             }
@@ -315,9 +315,15 @@ impl Fleet for FakeWorld {
 
 #[async_trait]
 impl Tags for FakeWorld {
-    async fn tags(&self, _: &Repository, _: bool) -> Result<Arc<[String]>, RegistryError> {
+    async fn tags(&self, repository: &Repository, _: bool) -> Result<Arc<[String]>, RegistryError> {
         self.point().await;
-        Ok(Arc::new([]))
+        let inner = self.lock();
+        match inner.faults.registry {
+            RegistryFault::None | RegistryFault::Slow => Ok(inner.tags_of(repository).into()),
+            RegistryFault::Errors | RegistryFault::Hangs => {
+                Err(RegistryError("the list of tags can't be read".into()))
+            }
+        }
     }
 }
 

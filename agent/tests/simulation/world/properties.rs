@@ -2,6 +2,7 @@
 //! agent believes.
 
 mod end;
+mod env_file;
 pub(super) mod gates;
 mod tags;
 
@@ -46,6 +47,8 @@ struct Begun {
     unproven: Vec<ImageId>,
     /// What each tag named.
     tags: BTreeMap<String, ImageId>,
+    /// What the env file set.
+    tag: Option<String>,
     /// Something has happened since for which its images can do nothing.
     is_disturbed: bool,
     /// Somebody has moved or removed tags since.
@@ -97,6 +100,9 @@ pub(super) struct Truth {
     /// A write that was reported as failed was made: two deployments may be under way after a restart.
     is_torn: bool,
     pub(super) gated: gates::Gated,
+    /// Tags that the env file may set while nothing is deployed: the one that is proven, and one that people have kept from
+    /// being proven.
+    known_tags: BTreeSet<String>,
     statuses: BTreeMap<String, StatusValue>,
     phases: BTreeMap<String, &'static str>,
 }
@@ -209,9 +215,12 @@ impl Inner {
         if self.container(name).is_some_and(stays) || self.truth.tainted.contains(&id) {
             return;
         }
+        self.check_line();
         let is_blocked = |durable: &Durable| {
-            durable.blocked.iter().any(|(configured, digest)| {
-                Reference::parse(configured).is_ok_and(|r| r == *reference)
+            let failed = durable.failed_tags.iter();
+            let failed = failed.flat_map(|(image, tags)| tags.values().map(move |digest| (image, digest)));
+            durable.blocked.iter().chain(failed).any(|(configured, digest)| {
+                Reference::parse(configured).is_ok_and(|r| r.repository == reference.repository)
                     && image.digests.contains(&reference.repository.at(digest))
             })
         };
@@ -273,6 +282,7 @@ impl Inner {
             let entry: AuditEntry = serde_json::from_slice(row).expect("the agent wrote it");
             self.entry_written(seq, entry);
         }
+        self.check_line();
     }
 
     /// A write was made and is reported as failed.
@@ -304,6 +314,7 @@ impl Inner {
         if before.unwrap_or_default() != phase {
             let step = if phase.is_empty() { "done" } else { phase };
             self.tell("journal", &format!("{service}: {step}"));
+            self.follow_line(service, durable);
         }
         for (image, digest) in &durable.blocked {
             if old.blocked.get(image) != Some(digest) {
@@ -320,6 +331,7 @@ impl Inner {
                     images: live.map(|c| (c.service.clone(), c.image.clone())).collect(),
                     unproven: old.unproven.values().cloned().collect(),
                     tags: self.tags(),
+                    tag: self.tag_in_force(),
                     is_disturbed: self.truth.is_torn,
                     are_tags_moved: self.truth.is_torn,
                     touched: if self.truth.is_torn { all } else { BTreeSet::new() },
@@ -357,6 +369,7 @@ impl Inner {
         } else if entry.event == Kind::UPDATED {
             self.check_updated(&entry);
         }
+        self.follow_tag(&entry);
         self.truth.recorded.insert(seq, entry);
     }
 
@@ -419,9 +432,7 @@ impl FakeWorld {
     pub(crate) fn agent_runs(&self, runs: bool) {
         let mut inner = self.lock();
         inner.truth.agent_runs = runs;
-        if !runs {
-            inner.agent_ends();
-        }
+        inner.check_line();
     }
 
     /// A person asks the agent for something: the limits of the healer begin again.

@@ -9,9 +9,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{FakeWorld, Inner};
 
-/// Within so long the agent has noticed that the clock was set: it polls more often.
-const NOTICED: SignedDuration = SignedDuration::from_secs(15);
-
 /// The machine's clock.
 pub(super) struct Wall {
     steady: Arc<dyn Clock>,
@@ -36,13 +33,9 @@ impl Clock for Wall {
 }
 
 impl FakeWorld {
-    /// Somebody sets the machine's clock by so many seconds. While the agent does not run nobody could tell how long that
-    /// was, so nobody does it then.
+    /// Somebody sets the machine's clock by so many seconds.
     pub(super) fn set_clock(&self, by: i64) {
         let mut inner = self.lock();
-        if !inner.truth.agent_runs {
-            return;
-        }
         let before = self.wall.ahead_by.fetch_add(by * 1000, Ordering::SeqCst);
         let now = inner.now;
         inner.clock_set.push((now, SignedDuration::from_millis(before) + SignedDuration::from_secs(by)));
@@ -54,11 +47,6 @@ impl Inner {
     pub(super) fn wall(&self, at: Timestamp) -> Timestamp {
         let set = self.clock_set.iter().rev().find(|(since, _)| *since <= at);
         set.map_or(at, |(_, ahead_by)| at + *ahead_by)
-    }
-
-    /// Whether the clock was set a moment ago.
-    pub(super) fn is_clock_news(&self) -> bool {
-        self.clock_set.last().is_some_and(|(at, _)| self.now.duration_since(*at) < NOTICED)
     }
 
     /// Whether one time became the other because the clock was set.

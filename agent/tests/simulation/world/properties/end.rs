@@ -8,7 +8,8 @@ use evenkeel_agent::service::Durable;
 use evenkeel_common::wire::ServiceStatus;
 use jiff::{SignedDuration, Timestamp};
 
-use super::super::{Behaviour, FakeWorld, Inner};
+use super::super::env_file::{tag_of_version, version_of};
+use super::super::{Behaviour, Definition, FakeWorld, Inner};
 use super::gates::Asker;
 
 const DELIVERED: &str = "every entry recorded reaches the destination";
@@ -75,8 +76,10 @@ impl Inner {
             return;
         }
         for image in &one.config.images {
-            let tag = image.reference.tagged();
-            let Some(service) = self.services.iter().find(|s| s.reference.tagged() == tag) else { continue };
+            let repository = &image.reference.repository;
+            let all = self.definitions(None);
+            let Some(service) = all.iter().find(|s| s.reference.repository == *repository) else { continue };
+            let tag = self.wanted_tag(service);
             let (Some(digest), Some(container)) =
                 (self.registry.get(&tag).cloned(), self.container(&service.name))
             else {
@@ -94,6 +97,34 @@ impl Inner {
                 format!("{service} runs on {} and is not updated", inner.truth.word(&runs))
             });
         }
+    }
+
+    /// The tag that a service must have come to: where the env file sets it, the newest one that has not failed, or else the
+    /// one in force.
+    fn wanted_tag(&self, service: &Definition) -> String {
+        let in_force = service.reference.tag.as_deref().and_then(version_of);
+        let (Some(in_force), true) = (in_force, service.has_variable) else {
+            return service.reference.tagged();
+        };
+        let tags = self.tags_of(&service.reference.repository);
+        let newer = tags.iter().filter_map(|tag| version_of(tag)).filter(|version| *version > in_force);
+        let mut newer: Vec<String> =
+            newer.map(|version| service.reference.with_tag(&tag_of_version(version)).tagged()).collect();
+        newer.sort_by_key(|tag| std::cmp::Reverse(tag.rsplit_once(':').and_then(|(_, tag)| version_of(tag))));
+        let has_failed = |tag: &&String| {
+            let digest = &self.registry[*tag];
+            self.durable.values().any(|durable| {
+                let mut failed = durable.failed_tags.values().flat_map(|tags| tags.values());
+                failed.any(|failed| failed == digest) || durable.blocked.values().any(|b| b == digest)
+            })
+        };
+        // After a rollback that failed nothing is tried but what is newer still.
+        let is_stuck = self.durable.values().any(|durable| durable.rollback_failed);
+        if is_stuck {
+            newer.truncate(1);
+        }
+        let wanted = newer.iter().find(|tag| !has_failed(tag)).or(newer.first().filter(|_| is_stuck));
+        wanted.cloned().unwrap_or_else(|| service.reference.tagged())
     }
 
     /// A service is up on an image that works, or nobody could bring that about.

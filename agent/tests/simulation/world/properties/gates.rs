@@ -7,6 +7,7 @@ use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::ports::GateQuestion;
 use evenkeel_agent::service::Durable;
+use evenkeel_agent::service::candidate::Found;
 use evenkeel_agent::service::input::ServiceRequest;
 use evenkeel_agent::service::rollout::plan::{Cause, Plan};
 use evenkeel_common::store::Change;
@@ -40,7 +41,7 @@ pub(crate) enum Asker {
 pub(in super::super) struct Gated {
     /// When the agent was told of a digest under a tag first, since it noted another one there.
     told: BTreeMap<(String, Digest), Timestamp>,
-    /// What the agent has noted, by service and image as configured.
+    /// What the agent has noted, by service and tag.
     noted: BTreeMap<(String, String), (Digest, Timestamp)>,
     /// What persons have approved, by service.
     approved: BTreeSet<(String, Digest)>,
@@ -53,8 +54,6 @@ pub(in super::super) struct Gated {
     /// Digests that may be here: they ran from the beginning, a person has fetched them, or a deployment of them was
     /// allowed to begin.
     let_go: BTreeSet<Digest>,
-    /// The agent ended before it could notice that the clock was set.
-    is_jump_unnoticed: bool,
 }
 
 impl Gated {
@@ -119,8 +118,10 @@ impl Inner {
         asker: Asker,
         now: Timestamp,
     ) -> Option<(String, &'static str)> {
+        let of = Reference::parse(tag).map(|reference| reference.repository).ok();
         let has = |config: &&Arc<ServiceConfig>| {
-            config.auto_update && config.images.iter().any(|image| image.reference.tagged() == tag)
+            let mut images = config.images.iter();
+            config.auto_update && images.any(|image| Some(&image.reference.repository) == of.as_ref())
         };
         let mut all = self.truth.configs.iter().filter(has);
         all.find_map(|one| Some((one.name.clone(), self.holds(one, tag, digest, asker, now)?)))
@@ -133,12 +134,7 @@ impl Inner {
     }
 
     fn is_blurred(&self) -> bool {
-        self.truth.is_torn || self.truth.is_write_lost || self.truth.gated.is_jump_unnoticed
-    }
-
-    /// The agent ends.
-    pub(super) fn agent_ends(&mut self) {
-        self.truth.gated.is_jump_unnoticed |= self.is_clock_news();
+        self.truth.is_torn || self.truth.is_write_lost
     }
 
     /// A deployment begins.
@@ -206,7 +202,10 @@ impl Inner {
         let is_there = |digest: &Digest| durable.found.iter().any(|found| found.digest == *digest);
         gated.approved.retain(|(of, digest)| of != service || is_there(digest));
         gated.found_by_trigger.retain(|(of, digest)| of != service || is_there(digest));
-        gated.noted.retain(|(of, _), (digest, _)| of != service || is_there(digest));
+        let is_noted = |tag: &str, digest: &Digest| {
+            durable.found.iter().any(|found| found.digest == *digest && tag_of(found) == tag)
+        };
+        gated.noted.retain(|(of, tag), (digest, _)| of != service || is_noted(tag, digest));
         let triggered = gated.triggered.get(service).copied();
         let is_triggered = triggered.is_some_and(|at| now.duration_since(at) <= TRIGGERED);
         let (mut odd, mut anew, mut untriggered) = (Vec::new(), Vec::new(), Vec::new());
@@ -225,9 +224,9 @@ impl Inner {
             if found.approved != gated.approved.contains(&key) {
                 odd.push(found.digest.clone());
             }
-            let tag = Reference::parse(&found.image).map(|reference| reference.tagged()).unwrap_or_default();
+            let tag = tag_of(found);
             gated.told.retain(|(of, digest), _| *of != tag || *digest == found.digest);
-            let place = (service.to_owned(), found.image.clone());
+            let place = (service.to_owned(), tag);
             let noted = (found.digest.clone(), found.first_seen);
             if let Some(before) = gated.noted.insert(place, noted.clone()).filter(|before| *before != noted) {
                 anew.push((before, noted));
@@ -248,7 +247,9 @@ impl Inner {
 
     /// At the end it is written down since when the digests are known that gates may hold.
     pub(super) fn check_noted(&mut self, one: &AtEnd) {
-        if one.config.update.is_none() || one.record.errored.is_some() {
+        // Under which tags it asks the registry is its own choice, where it has one.
+        let chooses = one.config.tag_variable().is_some();
+        if one.config.update.is_none() || one.record.errored.is_some() || chooses {
             return;
         }
         for image in &one.config.images {
@@ -258,6 +259,12 @@ impl Inner {
             self.unless(holds, FIRST_SEEN, |inner| inner.readable(digest.as_str()));
         }
     }
+}
+
+/// The tag under which a digest was found.
+fn tag_of(found: &Found) -> String {
+    let configured = || Reference::parse(&found.image).ok();
+    found.reference.clone().or_else(configured).map(|reference| reference.tagged()).unwrap_or_default()
 }
 
 impl FakeWorld {

@@ -17,7 +17,7 @@ impl Inner {
             let tag = service.reference.tagged();
             Some((tag.clone(), self.by_name(&tag)?.0))
         };
-        self.services.iter().filter_map(named).collect()
+        self.definitions(None).iter().filter_map(named).collect()
     }
 
     /// A deployment is over.
@@ -29,7 +29,8 @@ impl Inner {
         self.check_own_tags(&begun, deployment);
         let is_own = |tag: &str| {
             let plan = deployment.plan();
-            let changed = plan.image_changes.iter().map(|change| &change.reference);
+            let changes = plan.image_changes.iter();
+            let changed = changes.flat_map(|change| change.from.iter().chain([&change.reference]));
             changed.chain(plan.kept_tags.iter().map(|(r, _)| r)).any(|r| r.tagged() == tag)
         };
         for (tag, image) in self.tags() {
@@ -41,10 +42,10 @@ impl Inner {
 
     /// What a deployment has not brought leaves its tag where it was.
     fn check_own_tags(&mut self, begun: &Begun, deployment: &Deployment) {
-        let tags = self.tags();
+        let (tags, services) = (self.tags(), self.definitions(None));
         for change in &deployment.plan().image_changes {
             let tag = change.reference.tagged();
-            let Some(service) = self.services.iter().find(|s| s.reference == change.reference) else {
+            let Some(service) = services.iter().find(|s| s.reference == change.reference) else {
                 continue;
             };
             let (Some(names), Some(runs)) = (tags.get(&tag), self.container(&service.name)) else { continue };

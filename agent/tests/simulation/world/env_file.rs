@@ -1,0 +1,94 @@
+//! The env file that sets the tag of a service: the agent writes the tag, people edit the lines around it.
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_agent::model::Project;
+use evenkeel_agent::model::image::{Reference, Repository};
+
+use super::{Definition, FakeWorld, Inner};
+
+/// The variable.
+pub(crate) const VARIABLE: &str = "WEB_TAG";
+
+/// The file, and what stands in it around the tag.
+pub(super) struct EnvFile {
+    path: PathBuf,
+    before: String,
+    after: String,
+}
+
+impl EnvFile {
+    fn new(path: &Path) -> Self {
+        let before = format!("# ours\r\nSECRET=\"a b\"\r\nexport {VARIABLE}='");
+        Self { path: path.to_owned(), before, after: "' # the shop\r\nPORT=80".to_owned() }
+    }
+
+    fn write(&self, tag: &str) {
+        std::fs::write(&self.path, format!("{}{tag}{}", self.before, self.after)).expect("it can be written");
+    }
+
+    /// The tag; the whole text where anything else than the tag is not as people have written it.
+    pub(super) fn tag(&self) -> Result<String, String> {
+        let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
+        let tag = text.strip_prefix(&self.before).and_then(|rest| rest.strip_suffix(&self.after));
+        let tag = tag.filter(|tag| tag.chars().all(|c| c.is_ascii_digit() || c == '.'));
+        tag.map(str::to_owned).ok_or(text)
+    }
+}
+
+/// The tag of a version.
+pub(super) fn tag_of_version(version: u32) -> String {
+    format!("1.{version}.0")
+}
+
+/// The version that a tag stands for.
+pub(super) fn version_of(tag: &str) -> Option<u32> {
+    tag.strip_prefix("1.")?.strip_suffix(".0")?.parse().ok()
+}
+
+impl FakeWorld {
+    /// The tag of this service is the variable of the env file.
+    pub(crate) fn sets_tag_of(&self, service: &str, path: &Path) {
+        let mut inner = self.lock();
+        let file = EnvFile::new(path);
+        for definition in inner.services.iter_mut().filter(|definition| definition.name == service) {
+            definition.has_variable = true;
+            file.write(definition.reference.tag.as_deref().expect("it has a tag"));
+        }
+        inner.env_file = Some(file);
+        inner.tag_is_known();
+    }
+}
+
+impl Inner {
+    /// The tag that the env file sets.
+    pub(super) fn tag_in_force(&self) -> Option<String> {
+        self.env_file.as_ref()?.tag().ok()
+    }
+
+    /// The services as compose reads its files, for this project or for whoever runs it by hand.
+    pub(super) fn definitions(&self, project: Option<&Project>) -> Vec<Definition> {
+        let told = project.and_then(|project| project.set.get(VARIABLE).cloned());
+        let tag = told.or_else(|| self.tag_in_force());
+        let mut services = self.services.clone();
+        for service in services.iter_mut().filter(|service| service.has_variable) {
+            service.reference.tag = tag.clone().or(service.reference.tag.take());
+        }
+        services
+    }
+
+    /// The tags that the registry has.
+    pub(super) fn tags_of(&self, repository: &Repository) -> Vec<String> {
+        let all = self.registry.keys().filter_map(|name| Reference::parse(name).ok());
+        all.filter(|reference| reference.repository == *repository).filter_map(|r| r.tag).collect()
+    }
+
+    /// Somebody edits another line.
+    pub(super) fn edit_env_file(&mut self) {
+        let Some(file) = &mut self.env_file else { return };
+        let Ok(tag) = file.tag() else { return };
+        file.before.insert_str(0, "MORE=1\n");
+        file.after.push_str("\nLAST=2");
+        file.write(&tag);
+    }
+}
