@@ -3,7 +3,7 @@
 # Usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]
 #   --base      what the agent's image stands on (default: debian:trixie-slim)
 #   --program   the static program, instead of building it
-#   --tag       default: the version
+#   --tag       default: the version, and latest
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/release.sh"
@@ -12,11 +12,12 @@ cd "$REPO"
 BASE="debian:trixie-slim"
 PROGRAM=""
 TAG="$(version)"
+LATEST=1
 while [ "$#" -gt 0 ]; do
     case "$1" in
     --base) BASE="${2:?--base wants an image}" && shift 2 ;;
     --program) PROGRAM="$(realpath "${2:?--program wants a file}")" && shift 2 ;;
-    --tag) TAG="${2:?--tag wants a tag}" && shift 2 ;;
+    --tag) TAG="${2:?--tag wants a tag}" && LATEST="" && shift 2 ;;
     *)
         say "usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]"
         exit 2
@@ -48,6 +49,6 @@ for part in agent warden; do
         --label "org.opencontainers.image.title=evenkeel-$part" --label "org.opencontainers.image.version=$TAG" \
         --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
         --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
-        -t "evenkeel-$part:$TAG" -f "dist/packaging/image/$part.Dockerfile" "$FOLDER" || die "see above"
+        -t "evenkeel-$part:$TAG" ${LATEST:+-t "evenkeel-$part:latest"} -f "dist/packaging/image/$part.Dockerfile" "$FOLDER" || die "see above"
 done
 docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E "^evenkeel-(agent|warden):$TAG " >&2

@@ -4,7 +4,8 @@
 #
 # The tests of deployments run on this machine's engine, and a part of them on each of the engines that are brought up
 # beside it (dist/docs/engines.md). With --engines: nothing but those tests, all of them, on all engines. With --packages:
-# builds packages and images as they are published, and tries them; that takes long, and is not part of the rest.
+# builds packages and images as they are published, the packages twice, and tries them; that takes long, and is not part of
+# the rest.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
@@ -18,6 +19,7 @@ case "$*" in
 --engines) ONLY_ENGINES=1 ;;
 --packages)
     bash dist/package.sh --static
+    bash dist/scripts/check-reproducible.sh
     bash dist/scripts/check-packages.sh
     bash dist/images.sh --program target/package/out/evenkeel-*-static
     exec bash dist/scripts/check-images.sh

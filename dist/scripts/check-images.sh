@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tries the container images: both start by the shipped compose file, are well, are not root; the agent's updates a service.
-# Usage: bash dist/scripts/check-images.sh [TAG] (default: the version; built by dist/images.sh)
+# Tries the container images: both start by the shipped compose file and its sample of .env, become healthy and are not
+# root; the agent's updates a service.
+# Usage: bash dist/scripts/check-images.sh [TAG] (default: the version, and latest; built by dist/images.sh)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
@@ -28,8 +29,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-FILES=()
-compose() { docker compose -p "$NAME" --project-directory "$WORK" "${FILES[@]}" --env-file "$WORK/.env" "$@"; }
+# As a person runs it, in the folder with .env, but under a name of its own.
+compose() { (cd "$WORK" && docker compose -p "$NAME" "$@"); }
 
 # until_true SECONDS WHAT COMMAND...
 until_true() {
@@ -56,27 +57,23 @@ chmod 755 "$WORK"
 # --- both, as the compose file starts them ---------------------------------------------------------------
 
 cp "$REPO"/dist/packaging/image/compose*.yml "$WORK/"
-FILES=(-f "$WORK/compose.yml")
-cat >"$WORK/.env" <<ENV
-DOCKER_GID=$(stat -L -c %g /var/run/docker.sock)
-PROJECTS=$WORK/web
-WARDEN_TOKEN=people-0123456789abcdef
-AGENT_TOKEN=agent-0123456789abcdef
-POSTGRES_PASSWORD=x
-DATABASE_URL=postgres://evenkeel:x@postgres:5432/evenkeel
-AGENT_IMAGE=evenkeel-agent:$TAG
-WARDEN_IMAGE=evenkeel-warden:$TAG
-ENV
+# The sample, with what its comments ask for filled in. The images are those that it names, unless a tag is asked for.
+sed -e "s|^DOCKER_GID=.*|DOCKER_GID=$(stat -L -c %g /var/run/docker.sock)|" -e "s|^PROJECTS=.*|PROJECTS=$WORK/web|" \
+    -e "s|^WARDEN_TOKEN=$|&people-0123456789abcdef|" -e "s|^AGENT_TOKEN=$|&agent-0123456789abcdef|" \
+    "$REPO/dist/packaging/image/sample/env" >"$WORK/.env"
+if [ "$#" -gt 0 ]; then
+    sed -i -e "s|^AGENT_IMAGE=.*|AGENT_IMAGE=evenkeel-agent:$TAG|" -e "s|^WARDEN_IMAGE=.*|WARDEN_IMAGE=evenkeel-warden:$TAG|" "$WORK/.env"
+fi
 mkdir "$WORK/web"
 cp "$REPO"/dist/packaging/image/sample/*.json "$WORK/"
 chmod 644 "$WORK"/*.json
 
-# all_start PART...: they start, and are well.
+# all_start PART...: they start, and are healthy.
 all_start() {
     local part
     compose up -d "$@" >/dev/null 2>&1 || die "compose could not start them: $(compose up -d "$@" 2>&1 | tail -n 1)"
     for part in "$@"; do
-        until_true 90 "the $part is well, by its own health check" healthy "$NAME-$part-1"
+        until_true 90 "the $part is healthy, by its own health check" healthy "$NAME-$part-1"
     done
 }
 
@@ -86,6 +83,10 @@ store_works() {
 }
 
 all_start agent warden
+for part in agent warden; do
+    is "$(docker image inspect -f '{{.Id}}' "evenkeel-$part:$TAG")" "$(docker inspect -f '{{.Image}}' "$NAME-$part-1")" \
+        "the $part runs the image evenkeel-$part:$TAG"
+done
 is 10001 "$(docker exec "$NAME-agent-1" id -u)" "the agent is not root"
 is 10002:10002 "$(docker inspect -f '{{.Config.User}}' "$NAME-warden-1")" "nor is the warden"
 until_true 30 "the agent's entries are at the warden" \
@@ -96,7 +97,7 @@ compose stop -t 30 warden >/dev/null 2>&1
 is 0 "$(docker inspect -f '{{.State.ExitCode}}' "$NAME-warden-1")" "the warden ends in order"
 compose down -v -t 30 >/dev/null 2>&1
 if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
-    FILES+=(-f "$WORK/compose.postgres.yml")
+    sed -i -e "s/^#\([A-Z_]*=\)/\1/" -e "s/^POSTGRES_PASSWORD=$/&x/" "$WORK/.env"
     all_start agent postgres warden
     until_true 30 "the warden has its store in PostgreSQL" store_works
     compose down -v -t 30 >/dev/null 2>&1

@@ -1,4 +1,5 @@
-"""Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, names of tests.
+"""Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, names of tests, and that no
+page names an internal document.
 Usage: check_docs.py REPO PROGRAM
 
 A fenced block of JSON is a whole configuration of the agent, unless a comment on the line before it says otherwise:
@@ -385,6 +386,13 @@ def check_tests(page):
             fault(page, f"there is no test {name}")
 
 
+def check_references(page):
+    """Readers of the manual do not have the project's internal documents."""
+    for line in page.read_text().splitlines():
+        if re.search(r"\b(DECISIONS|SPEC\.md|DOMAIN\.md|[Ss]pec \d|SPEC \d)", line):
+            fault(page, f"names an internal document: {line.strip()}")
+
+
 def properties(schema):
     """All names of keys in a JSON Schema."""
     if isinstance(schema, list):
@@ -412,6 +420,7 @@ for page in PAGES:
     check_endpoints(page, known)
     check_commands(page)
     check_keys(page, keys)
+    check_references(page)
     for match in BLOCK.finditer(page.read_text()):
         if match["kind"] != "part":
             blocks += 1

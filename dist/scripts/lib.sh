@@ -544,7 +544,11 @@ bring_postgres() {
     if ! bash "$REPO/dist/scripts/postgres.sh" --check 2>/dev/null || ! PATH="$PATH:/usr/sbin" have pgbouncer; then
         (
             apt_install postgresql-common
-            as_root sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+            conf=/etc/postgresql-common/createcluster.conf
+            before="$(mktemp)" && cp "$conf" "$before" || die "$conf could not be copied"
+            # For this installation only.
+            trap 'as_root cp "$before" "$conf"; rm -f "$before"' EXIT
+            as_root sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' "$conf"
             apt_install postgresql pgbouncer
         ) || return 1
     fi

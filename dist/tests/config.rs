@@ -18,7 +18,7 @@ fn environment(name: &str) -> Option<String> {
         "SMTP_PASSWORD" => Some("token-s".into()),
         "CHAT_HOOK" => Some("token-h".into()),
         "CHAT_TOKEN" => Some("token-c".into()),
-        "WARDEN_TOKEN" => Some("token-w".into()),
+        "PUSH_TOKEN" => Some("token-w".into()),
         _ => None,
     }
 }

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One notable thing that happened (spec 2.7; `machine` and `output` are additions).
+/// One notable thing that happened.
 ///
 /// Field order is wire order.
+// Spec 2.7; `machine` and `output` are additions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// When it happened, RFC 3339 UTC with millisecond precision.
@@ -40,7 +41,8 @@ pub struct AuditEntry {
     /// Longer evidence: compose output, last log lines (at most 8 KiB).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
-    /// Image that it is about, with its registry's host (DECISIONS 8).
+    /// Image that it is about, with its registry's host.
+    // DECISIONS 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }

@@ -34,7 +34,8 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A digest that a tag names, and how long the fleet has known that (DECISIONS 7, *first seen*).
+/// A digest that a tag names, and how long the fleet has known that.
+// DECISIONS 7, first seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenDigest {
     /// Image reference with its registry's host and its tag.

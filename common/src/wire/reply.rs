@@ -45,7 +45,8 @@ pub enum RedeployReply {
     },
 }
 
-/// An image that a redeployment leaves on what it runs (DECISIONS 7).
+/// An image that a redeployment leaves on what it runs.
+// DECISIONS 7.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeptImage {
     /// As configured.
@@ -68,7 +69,8 @@ pub struct ApproveRequest {
     pub digest: Option<String>,
 }
 
-/// Answer of `POST /approve/<name>` (DECISIONS 7).
+/// Answer of `POST /approve/<name>`.
+// DECISIONS 7.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum ApproveReply {

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The one word for how a service is (spec 3.1). Variants stand in the spec's order of priority.
+/// The status of a service in one word: the first that applies, in this order.
+// Spec 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusValue {
@@ -28,14 +29,15 @@ pub enum StatusValue {
     Unknown,
 }
 
-/// Status record of one service (spec 2.1).
+/// Status record of one service.
+// Spec 2.1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 // The wire has that many flags; they are not ours to regroup.
 #[allow(clippy::struct_excessive_bools)]
 pub struct ServiceStatus {
     /// Configured name.
     pub name: String,
-    /// The first row of spec 3.1 that holds.
+    /// The first value that applies, in the order of `StatusValue`.
     pub status: StatusValue,
     /// Blocked digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +119,8 @@ pub struct ServiceStatus {
     pub deploy: Option<DeployProgress>,
 }
 
-/// An update that a gate holds back (DECISIONS 7).
+/// An update that a gate holds back.
+// DECISIONS 7.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// Image as configured.
@@ -196,7 +199,8 @@ pub enum DeployPhase {
     RollingBack,
 }
 
-/// One image of a service (spec 2.2).
+/// One image of a service.
+// Spec 2.2.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageRecord {
     /// Full image reference.
@@ -213,7 +217,8 @@ pub struct ImageRecord {
     pub newer: Option<String>,
 }
 
-/// One container of a service (spec 2.3).
+/// One container of a service.
+// Spec 2.3.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainerRecord {
     /// Full container ID.
@@ -247,7 +252,8 @@ pub struct ContainerRecord {
     pub memory_limit_mb: Option<f64>,
 }
 
-/// One mount of a container (spec 2.4).
+/// One mount of a container.
+// Spec 2.4.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MountRecord {
     /// `volume`, `bind` or `tmpfs`.
@@ -263,7 +269,8 @@ pub struct MountRecord {
     pub read_only: bool,
 }
 
-/// Answer of `GET /status` (spec 2.5).
+/// Answer of `GET /status`.
+// Spec 2.5.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
     /// Whether the program has just started and has not loaded its services yet: `services` is empty then. Absent
@@ -282,7 +289,8 @@ pub struct StatusReport {
     pub services: Vec<ServiceStatus>,
 }
 
-/// A status frame of `GET /ui/stream` (DECISIONS 3).
+/// A status frame of `GET /ui/stream`.
+// DECISIONS 3.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusFrame {
     /// Whole seconds since the program started.
