@@ -50,7 +50,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
         ("blocked", "failed here", |snapshot, _, _| {
             snapshot.blocked = BTreeMap::from([("web".to_owned(), Digest::of(b"bad"))]);
         }),
-        ("not_found", "has no digest", |snapshot, _, _| {
+        ("not_found", "has no registry digest", |snapshot, _, _| {
             snapshot.not_found = BTreeMap::from([("web".to_owned(), Digest::of(b"new"))]);
         }),
         ("fault", "compose up failed", |snapshot, _, _| {

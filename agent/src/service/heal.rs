@@ -245,12 +245,7 @@ impl Healer {
     }
 
     /// Logged once: nothing happened that needs an audit entry. The engine's event may still arrive.
-    fn note_unknown_cause(
-        &mut self,
-        container: &Container,
-        now: Timestamp,
-        findings: &mut Findings,
-    ) {
+    fn note_unknown_cause(&mut self, container: &Container, now: Timestamp, findings: &mut Findings) {
         let known_by = self.events_unseen_before.map_or(now, |until| until + SETTLE_END);
         if now < known_by {
             later(&mut findings.inspect_at, known_by);

@@ -214,10 +214,7 @@ fn three_rings_follow_one_another_and_time_stamps_prove_it() {
     fleet.world.push("web", &Image::good("fleet-rings-v2"));
     fleet.trigger_all();
     let held = fleet.waiting("ring", 2);
-    assert!(
-        held.iter().all(|waiting| waiting.why.contains("machines in lower rings")),
-        "{held:#?}"
-    );
+    assert!(held.iter().all(|waiting| waiting.why.contains("machines in lower rings")), "{held:#?}");
     let proven = |at: usize| fleet.agents[at].wait_entry(&Kind::UPDATED, 1).timestamp.as_nanosecond();
     // One after the other, so that each has the whole time for it.
     let (first, second, third) = (proven(2), proven(1), proven(0));

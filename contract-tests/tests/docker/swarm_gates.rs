@@ -154,6 +154,7 @@ fn the_way_back_is_at_risk_when_the_registry_no_longer_serves_what_runs() {
     way_back(WayBackValue::Ok);
     swarm.registry.forget("web", &v1.digest);
     let risk = way_back(WayBackValue::AtRisk).way_back_reason.unwrap_or_default();
-    let expected = "nodes without the running image of web:latest can't pull it: its registry does not have it any more";
+    let expected =
+        "nodes without the running image of web:latest can't pull it: its registry does not have it any more";
     assert_eq!(risk, expected);
 }

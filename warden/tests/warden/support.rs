@@ -192,7 +192,19 @@ impl Client {
 
     /// All until a text has come.
     pub(crate) async fn until(&mut self, wanted: &str) -> String {
-        let mut bytes = Vec::new();
+        self.until_after(Vec::new(), wanted).await
+    }
+
+    /// What comes next: a few kilobytes at most.
+    pub(crate) async fn take(&mut self, bytes: &mut Vec<u8>) {
+        let mut buffer = [0; 8192];
+        let count = timeout(TIMEOUT, self.0.read(&mut buffer)).await.expect("something").expect("a connection");
+        assert!(count > 0, "ended after {}", String::from_utf8_lossy(bytes));
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+
+    /// All until a text has come, with what was taken before.
+    pub(crate) async fn until_after(&mut self, mut bytes: Vec<u8>, wanted: &str) -> String {
         let read = timeout(TIMEOUT, async {
             let mut buffer = [0; 8192];
             let mut from = 0;
