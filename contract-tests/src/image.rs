@@ -150,6 +150,11 @@ impl Image {
         Self { command: vec!["/no/such/program".to_owned()], ..Self::good(version) }
     }
 
+    /// Says nothing of what it runs, so that no engine makes a container of it.
+    pub fn without_command(version: &str) -> Self {
+        Self { command: Vec::new(), ..Self::good(version) }
+    }
+
     /// Is healthy, and does not end when it is asked to.
     pub fn ignores_term(version: &str) -> Self {
         Self::shell(version, "trap '' TERM; while :; do sleep 1; done")

@@ -90,13 +90,12 @@ impl Swarm {
         self.engine().docker(&[&fixed, options, &["shop_web"]].concat());
     }
 
-    /// Waits until `UpdateStatus` has this state. A rollback that has begun may be over before anybody looks.
+    /// Waits until `UpdateStatus` has this state.
     #[track_caller]
     pub fn wait_state(&self, wanted: &str) {
         wait_for(&format!("the update to be {wanted}"), || {
             let service = self.service();
-            let state = &service["UpdateStatus"]["State"];
-            if *state == wanted || (wanted == "rollback_started" && *state == "rollback_completed") {
+            if service["UpdateStatus"]["State"] == wanted {
                 Ok(())
             } else {
                 Err(format!("{} {:#?}", service["UpdateStatus"], self.engine().get("/tasks")))

@@ -22,7 +22,7 @@ pub(super) fn services(
     registry_host: &str,
     findings: &mut Findings,
 ) -> Vec<Arc<ServiceConfig>> {
-    let mut names = HashMap::new();
+    let (mut names, mut in_swarm) = (HashMap::new(), HashMap::new());
     let mut passed = Vec::new();
     for (n, file) in files.into_iter().enumerate() {
         let at = KeyPath::of("services").index(n);
@@ -34,6 +34,7 @@ pub(super) fn services(
             for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6, swarm_rule] {
                 rule(&file, &at, findings);
             }
+            check_swarm_service(n, &file, &at, &mut in_swarm, findings);
         }
         let gates = file.update.as_ref().filter(|_| !file.silent);
         let gates = gates.map(|gates| Arc::new(update::update(gates, &at.key("update"), findings)));
@@ -76,6 +77,25 @@ fn check_name(
         findings.fault(&at.key("name"), format!("services[{n}] has the name of services[{first}]"));
     } else {
         names.insert(file.name.clone(), n);
+    }
+}
+
+/// Nobody before has this service of the swarm: two would update it at once, and each take the other's update for
+/// somebody else's.
+fn check_swarm_service(
+    n: usize,
+    file: &ServiceFile,
+    at: &KeyPath,
+    services: &mut HashMap<String, usize>,
+    findings: &mut Findings,
+) {
+    if file.swarm_service.is_empty() {
+        return;
+    }
+    let first = *services.entry(file.swarm_service.clone()).or_insert(n);
+    if first != n {
+        let what = format!("services[{n}] has the swarm_service of services[{first}]");
+        findings.fault(&at.key("swarm_service"), what);
     }
 }
 
@@ -199,17 +219,25 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if !compose_takes_it {
         findings.warn(&at.key("compose_project"), format!("{} will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first", quote(project)));
     }
-    if let Some(gates) = &file.update {
-        update::warn(gates, file.auto_update, &file.env_file, &at.key("update"), findings);
-    }
     let in_swarm = !file.swarm_service.is_empty();
-    let by_swarm = [
-        ("auto_start", file.auto_start),
-        ("auto_heal", file.auto_heal),
-        ("compose_watch", file.compose_watch),
+    if let Some(gates) = &file.update {
+        let env_file = Some(file.env_file.as_str()).filter(|_| !in_swarm);
+        update::warn(gates, file.auto_update, env_file, &at.key("update"), findings);
+    }
+    let by_swarm = "the swarm does that itself";
+    let (images, variables) = ("its nodes keep their own images", "it has no compose files");
+    let is_set = file.keep_images != ServiceFile::default().keep_images;
+    let tag_variable = file.update.as_ref().is_some_and(|update| !update.tag_variable.is_empty());
+    let without_meaning = [
+        (at.key("auto_start"), file.auto_start, by_swarm),
+        (at.key("auto_heal"), file.auto_heal, by_swarm),
+        (at.key("compose_watch"), file.compose_watch, by_swarm),
+        (at.key("keep_images"), is_set, images),
+        (at.key("env_file"), !file.env_file.is_empty(), variables),
+        (at.key("update").key("tag_variable"), tag_variable, variables),
     ];
-    for (key, _) in by_swarm.into_iter().filter(|(_, on)| *on && in_swarm) {
-        findings.warn(&at.key(key), "has no meaning for a swarm service: the swarm does that itself");
+    for (key, _, why) in without_meaning.into_iter().filter(|(_, is_set, _)| *is_set && in_swarm) {
+        findings.warn(&key, format!("has no meaning for a swarm service: {why}"));
     }
     let can_deploy = !project.is_empty() && !file.compose_files.is_empty();
     for (key, on) in [("auto_start", file.auto_start), ("compose_watch", file.compose_watch)] {

@@ -259,6 +259,20 @@ fn a_swarm_service_stands_in_place_of_a_compose_project() {
         |key| format!("web: {key}: has no meaning for a swarm service: the swarm does that itself");
     assert_eq!(warnings, ["auto_heal", "auto_start", "compose_watch"].map(by_swarm));
 
+    let folder = folder();
+    let env_file = folder.path().join("compose.yml");
+    let more = json!({
+        "env_file": env_file, "keep_images": 5, "update": {"tags": "~1.27", "tag_variable": "TAG"},
+    });
+    let (services, warnings) = of(more);
+    assert_eq!(services.len(), 1);
+    let told = warnings.iter().filter_map(|text| text.split_once(": has no meaning for a swarm service"));
+    let told: Vec<&str> = told.map(|(key, _)| key).collect();
+    assert_eq!(told, ["web: env_file", "web: keep_images", "web: update.tag_variable"], "{warnings:?}");
+    // Nobody is told to set what has no meaning.
+    let (_, warnings) = of(json!({"keep_images": 3, "update": {"tags": "~1.27", "tag_variable": "TAG"}}));
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+
     for (more, what) in [
         (json!({"compose_project": "web"}), "web: compose_project: can't stand beside swarm_service"),
         (json!({"images": ["web", "api"]}), "web: images: a swarm service runs one image"),
@@ -267,4 +281,17 @@ fn a_swarm_service_stands_in_place_of_a_compose_project() {
         let (services, warnings) = of(more);
         assert!(services.is_empty() && warnings[0].starts_with(what), "{warnings:?}");
     }
+}
+
+#[test]
+fn a_swarm_service_that_another_service_has_is_left_out() {
+    let service = |name: &str, swarm: &str| json!({"name": name, "swarm_service": swarm, "images": ["web"], "auto_update": true});
+    let all = [service("web", "shop_web"), service("again", "shop_web"), service("api", "shop_api")];
+    let config = good(&json!({ "services": all }));
+    let names: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, ["web", "api"]);
+    assert_eq!(
+        config.warnings,
+        ["again: swarm_service: services[1] has the swarm_service of services[0] (service skipped)"]
+    );
 }

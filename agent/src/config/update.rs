@@ -26,11 +26,11 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
     }
 }
 
-/// What is allowed and yet has no effect, or is not safe.
+/// What is allowed and yet has no effect, or is not safe. `env_file` is none where it has no meaning.
 pub(super) fn warn(
     file: &UpdateFile,
     auto_update: bool,
-    env_file: &str,
+    env_file: Option<&str>,
     at: &KeyPath,
     findings: &mut Findings,
 ) {
@@ -39,7 +39,7 @@ pub(super) fn warn(
     }
     if !file.tag_variable.is_empty() {
         let place = at.key("tag_variable");
-        match (file.tags.is_empty(), env_file.is_empty()) {
+        match (file.tags.is_empty(), env_file.is_some_and(str::is_empty)) {
             (true, _) => findings.warn(&place, "has no effect without tags"),
             (false, true) => {
                 findings

@@ -45,6 +45,9 @@ pub enum SwarmError {
     /// The engine answers, but the managers can't: no leader, no quorum.
     #[error("the managers of the swarm do not answer: {0}")]
     NoLeader(String),
+    /// The engine is a manager that can't use its swarm until somebody acts: it is locked, or its certificates have expired.
+    #[error("the swarm can't be used: {0}")]
+    Unusable(String),
     /// This engine is a worker, or in no swarm: only a manager can read and update services.
     #[error("this engine is no manager of a swarm, so that it can neither read nor update services: {0}")]
     NotManager(String),
@@ -62,6 +65,6 @@ pub enum SwarmError {
 impl SwarmError {
     /// Whether it may be over in a moment, so that the same can be tried again.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::NoLeader(_) | Self::NotManager(_))
+        matches!(self, Self::Away(_) | Self::NoLeader(_) | Self::Unusable(_) | Self::NotManager(_))
     }
 }

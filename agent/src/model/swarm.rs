@@ -158,8 +158,15 @@ impl Task {
     /// Whether it failed for a reason that says nothing about its image: the node could not fetch it, has another
     /// platform, or lacks something that the service needs.
     pub fn is_failed_by_node(&self) -> bool {
-        self.state == TaskState::Rejected || self.error.contains("No such image")
+        // An image without a command is rejected as well, on every node.
+        let is_image = self.error.to_lowercase().contains("no command specified");
+        (self.state == TaskState::Rejected && !is_image) || self.error.contains("No such image")
     }
+}
+
+/// Whether two texts name the same image: clients and the agent spell those of Docker Hub differently.
+pub fn is_same_image(a: &str, b: &str) -> bool {
+    a == b || matches!((Reference::parse(a), Reference::parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 impl SwarmService {

@@ -241,7 +241,7 @@ impl Check {
 }
 
 /// Files with the keys that images must be signed with; none where they need not be.
-fn signed_by(config: &ServiceConfig) -> &[PathBuf] {
+pub(super) fn signed_by(config: &ServiceConfig) -> &[PathBuf] {
     config.update.as_ref().map_or(&[], |update| &update.signed_by)
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::config::ConfiguredImage;
 use crate::model::image::{ImageId, ImageLabels, LabelChange, Reference, Repository};
-use crate::model::swarm::SwarmService;
+use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
 use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
 use crate::service::swarm::plan::{SwarmResult, SwarmStep};
 
-use super::observe::{Check, within};
+use super::observe::{Check, signed_by, within};
 use super::worker::World;
 
 /// How many of a failed task's last lines are kept (black box).
@@ -72,6 +72,7 @@ impl Check {
             swarm: Some(Box::new(service)),
             unanswered,
             unsigned,
+            key_faults: self.world.signatures.unusable_keys(signed_by(&self.config)).await,
             ..Observation::default()
         })
     }
@@ -144,8 +145,8 @@ async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
             let labels = LabelChange::default();
             swarm.admits(&image).await.map(|()| SwarmResult::Admitted { labels })
         }
-        SwarmStep::Set { service, from, to, force, back } => {
-            set(swarm, &Change { service, from, to, force, back }).await
+        SwarmStep::Set { service, from, to, force, back, before } => {
+            set(swarm, &Change { service, from, to, force, back, before }).await
         }
         SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
     };
@@ -169,6 +170,7 @@ struct Change {
     to: String,
     force: Option<u64>,
     back: bool,
+    before: Option<String>,
 }
 
 /// Lets the specification name another image, where it names the one that it should. Somebody else may act at any time:
@@ -179,17 +181,20 @@ async fn set(swarm: &dyn Swarm, change: &Change) -> Result<SwarmResult, SwarmErr
         let is_forced = change.force.is_none_or(|value| service.force_update >= value);
         // A rollback that the swarm has paused goes on no more, and some tasks may still be on the new image.
         let is_stuck = change.back && service.is_paused();
-        if service.image == change.to && is_forced && !is_stuck {
+        let names = |image: &str| is_same_image(&service.image, image);
+        let is_set = names(&change.to);
+        if is_set && is_forced && !is_stuck {
             return Ok(SwarmResult::Set);
         }
-        if service.image != change.from && service.image != change.to {
+        let is_before = change.before.as_deref().is_some_and(names) && service.is_rolled_back_by_swarm();
+        if !is_set && !names(&change.from) && !is_before {
             return Ok(SwarmResult::Foreign { image: service.image });
         }
         if service.is_changing() && !change.back {
             return Ok(SwarmResult::Busy);
         }
-        let is_on_new = service.image != change.to;
-        let done = if change.back && is_on_new && service.previous_image.as_deref() == Some(&change.to) {
+        let leads_back = service.previous_image.as_deref().is_some_and(|old| is_same_image(old, &change.to));
+        let done = if change.back && !is_set && leads_back {
             swarm.roll_back(&service).await
         } else {
             swarm.set_image(&service, &change.to, !is_forced || is_stuck).await
@@ -213,6 +218,9 @@ mod tests {
 
     const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
     const NEW: &str = "web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
+
+    /// What ran before, unproven.
+    const BEFORE: &str = "web:1@sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
     /// A service, and how often somebody else comes before a change.
     struct Fake(Mutex<(SwarmService, u32)>, Mutex<Vec<String>>);
@@ -283,8 +291,9 @@ mod tests {
     async fn set_with(service: SwarmService, others: u32, back: bool) -> (SwarmResult, Vec<String>) {
         let fake = Fake(Mutex::new((service, others)), Mutex::default());
         let (from, to) = if back { (NEW, OLD) } else { (OLD, NEW) };
-        let step =
-            SwarmStep::Set { service: "web".into(), from: from.into(), to: to.into(), force: None, back };
+        let before = back.then(|| BEFORE.to_owned());
+        let service = "web".to_owned();
+        let step = SwarmStep::Set { service, from: from.into(), to: to.into(), force: None, back, before };
         let result = perform(&fake, step).await;
         (result, fake.1.into_inner().unwrap())
     }
@@ -321,5 +330,31 @@ mod tests {
             UpdateStatus { state: UpdateState::RollbackPaused, message: String::new(), completed_at: None };
         let halfway = SwarmService { update: Some(update), ..service(OLD) };
         assert_eq!(set_with(halfway, 0, true).await, (SwarmResult::Set, vec!["force".to_owned()]));
+    }
+
+    /// Its own rollback leads to what ran before, and that was not proven either.
+    #[tokio::test]
+    async fn the_way_back_also_begins_where_the_swarm_has_gone_back_by_itself() {
+        let with = |state| {
+            let update = UpdateStatus { state, message: "as configured".into(), completed_at: None };
+            SwarmService { update: Some(update), ..service(BEFORE) }
+        };
+        for state in [UpdateState::RollbackStarted, UpdateState::RollbackCompleted] {
+            let done = (SwarmResult::Set, vec!["set".to_owned()]);
+            assert_eq!(set_with(with(state), 0, true).await, done, "{state:?}");
+        }
+        // Somebody has set it.
+        let foreign = (SwarmResult::Foreign { image: BEFORE.into() }, vec![]);
+        assert_eq!(set_with(with(UpdateState::Completed), 0, true).await, foreign);
+        assert_eq!(set_with(service(BEFORE), 0, true).await, foreign);
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_spelled_differently_is_the_same() {
+        let long = |image: &str| format!("docker.io/library/{image}");
+        assert_eq!(set_with(service(&long(NEW)), 0, false).await, (SwarmResult::Set, vec![]));
+        assert_eq!(set_with(service(&long(OLD)), 0, false).await, (SwarmResult::Set, vec!["set".to_owned()]));
+        let previous = SwarmService { previous_image: Some(long(OLD)), ..service(&long(NEW)) };
+        assert_eq!(set_with(previous, 0, true).await, (SwarmResult::Set, vec!["roll back".to_owned()]));
     }
 }

@@ -54,6 +54,7 @@ impl Durable {
             moved(&mut rollout.since);
             if let Some(watch) = rollout.phase.watch_mut() {
                 moved_if(&mut watch.steady_since);
+                moved_if(&mut watch.done_since);
             }
         }
         self.postponed.iter_mut().for_each(|one| moved(&mut one.until));

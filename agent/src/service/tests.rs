@@ -17,6 +17,7 @@ mod scope;
 mod shared;
 mod siblings;
 mod start;
+mod swarm;
 mod tag_variable;
 mod trigger;
 mod truth;

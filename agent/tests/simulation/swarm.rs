@@ -1,11 +1,17 @@
 //! Lives with a service of a swarm: updates of every fate, with the agent killed before and after every call.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::config::ServiceConfig;
-use evenkeel_agent::model::image::Reference;
-use evenkeel_agent::project::worker::{World, state_key};
+use async_trait::async_trait;
+use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
+use evenkeel_agent::model::image::{Digest, Reference, Repository};
+use evenkeel_agent::model::{SignatureError, SignatureVerdict};
+use evenkeel_agent::ports::Signatures;
+use evenkeel_agent::project::worker::{Member, World, state_key};
+use evenkeel_agent::service::Durable;
+use evenkeel_agent::service::boot::StartReason;
 use evenkeel_common::wire::Kind;
 use jiff::SignedDuration;
 use serde_json::json;
@@ -13,7 +19,7 @@ use serde_json::json;
 use crate::configuration::read;
 use crate::world::swarm::{FailureAction, FakeSwarm, Fate, LIFE};
 use crate::world::{Behaviour, FakeWorld, digest_of, reference};
-use crate::{Script, WEB, live_in, new_world, world};
+use crate::{Script, WEB, live_in, new_world, polls, run, world};
 
 /// How a life must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,5 +217,49 @@ async fn what_a_person_rolls_back_in_the_middle_is_neither_blocked_nor_set_again
         assert_eq!(life.swarm.sets(), [at("v2")], "{what}: it is set once");
         let durable = life.fake.durable(&state_key("shop")).await;
         assert_eq!((durable.swarm.is_none(), durable.blocked.len()), (true, 0), "{what}");
+    }
+}
+
+/// Its key files are no keys.
+struct NoKeys;
+
+#[async_trait]
+impl Signatures for NoKeys {
+    async fn verify(
+        &self,
+        _: &Repository,
+        _: &Digest,
+        _: &[PathBuf],
+    ) -> Result<SignatureVerdict, SignatureError> {
+        Ok(SignatureVerdict::Missing)
+    }
+
+    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
+        keys.iter().map(|key| format!("{} is no key", key.display())).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_a_swarm_service_that_can_not_be_used_is_warned_of() {
+    let life = Life::new(&SCENARIOS[0]);
+    let world = world(&life.fake, Arc::new(life.fake.clone())).await;
+    let swarm = Arc::new(life.swarm.clone());
+    let world = Arc::new(World { swarm, signatures: Arc::new(NoKeys), ..World::clone(&world) });
+    let update = UpdateConfig { signed_by: vec!["/etc/old.pub".into()], ..UpdateConfig::default() };
+    let config = ServiceConfig { update: Some(Arc::new(update)), ..ServiceConfig::clone(&life.config) };
+    let (member, handle) =
+        Member::new(Arc::new(config), Durable::default(), world.clone(), StartReason::Start);
+    let tasks = run(&world, vec![member]);
+    let mut shown = handle.snapshot.clone();
+    let warned = async {
+        let warned = shown.wait_for(|shown| !shown.warnings.is_empty()).await.expect("it goes on");
+        warned.warnings.clone()
+    };
+    tokio::select! {
+        () = polls(&handle, &world, Script::Poll) => unreachable!("polling never ends"),
+        () = tasks.panicked() => panic!("a worker panicked"),
+        warned = tokio::time::timeout(LIFE, warned) => {
+            assert_eq!(warned.unwrap(), ["update.signed_by: /etc/old.pub is no key, and is passed over"]);
+        }
     }
 }

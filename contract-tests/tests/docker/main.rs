@@ -25,6 +25,7 @@ mod swarm;
 mod swarm_edges;
 mod swarm_gates;
 mod swarm_manual;
+mod swarm_nodes;
 mod swarm_spec;
 mod swarm_states;
 mod tag_variable;

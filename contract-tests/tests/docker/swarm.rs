@@ -53,11 +53,19 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    // The registry tells what the labels say: the images are on the nodes.
+    assert!(entry.message.contains("is updated from v1 to v2 and passed"), "{}", entry.message);
+    assert_eq!(entry.output, "version: v1 → v2");
     swarm.assert_runs(&v2, 2);
     agent.wait_done(1);
     assert_eq!(agent.steps(), ["admit", "update", "converge", "done"]);
 
-    let bad = [Image::unhealthy("bad1"), Image::exits("bad2", 0), Image::bad_entrypoint("bad3")];
+    let bad = [
+        Image::unhealthy("bad1"),
+        Image::exits("bad2", 0),
+        Image::bad_entrypoint("bad3"),
+        Image::without_command("bad4"),
+    ];
     for (n, image) in bad.iter().enumerate() {
         let pushed = swarm.push(image);
         agent.trigger("web");
@@ -77,7 +85,7 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
         assert_blocked(&swarm, &agent, &pushed);
     }
     let service = agent.service("web");
-    assert_eq!((service.updates_total, service.rollbacks_total), (1, 3));
+    assert_eq!((service.updates_total, service.rollbacks_total), (1, 4));
 
     // A new digest goes on; a redeploy recreates the tasks of the image that runs.
     let v3 = swarm.push(&Image::good("v3"));

@@ -1,7 +1,7 @@
-//! Services of a swarm at the edges: people's decisions, logins, platforms, nodes.
+//! Services of a swarm at the edges: people's decisions, logins, platforms, images without a digest.
 
 use base64::Engine as _;
-use contract_tests::{Agent, Image, Registry, Shape, Swarm, wait_for};
+use contract_tests::{Image, Registry, Shape, Swarm, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
@@ -183,46 +183,6 @@ fn one_task_after_the_other_is_replaced_and_metrics_and_record_tell_of_them() {
 }
 
 #[test]
-fn a_worker_refuses_in_a_sentence_and_an_update_waits_while_the_quorum_is_lost() {
-    let swarm = Swarm::start_for_others();
-    swarm.push(&Image::good("v1"));
-    let first = swarm.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"]);
-    swarm.create(&["--replicas", "2", "--update-delay", "10s", "--constraint", &format!("node.id=={first}")]);
-    let mut other = swarm.join();
-
-    // A worker knows nothing of services; promoted, it does.
-    let folder = tempfile::Builder::new().prefix("ektest-swarm-node-").tempdir().unwrap();
-    let agent = swarm.agent_on(&other, folder.path());
-    let errored = |agent: &Agent| agent.errored().get("web").cloned().unwrap_or_default();
-    assert!(errored(&agent).contains("it is a worker"), "{}", errored(&agent));
-    swarm.engine().docker(&["node", "promote", &other.id()]);
-    wait_for("the node to be a manager", || {
-        agent.check("web");
-        match errored(&agent) {
-            text if text.is_empty() => Ok(()),
-            text => Err(text),
-        }
-    });
-    drop(agent);
-
-    // Of two managers one is too few.
-    let agent = swarm.agent(swarm.entry());
-    let v2 = swarm.push(&Image::good("v2"));
-    agent.trigger("web");
-    agent.wait_step("converge", 1);
-    other.is_up(false);
-    wait_for("the lost quorum to be told", || match errored(&agent) {
-        text if text.contains("leader") => Ok(()),
-        text => Err(text),
-    });
-    other.is_up(true);
-    agent.wait_entry(&Kind::UPDATED, 1);
-    swarm.assert_runs(&v2, 2);
-    assert_eq!(agent.blocked().len(), 0);
-    assert_eq!(errored(&agent), "");
-}
-
-#[test]
 fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swarm() {
     let swarm = Swarm::start();
     let v1 = swarm.push(&Image::good("v1"));
@@ -246,4 +206,25 @@ fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swar
         other => Err(format!("{other:?}, and not {expected}")),
     });
     swarm.assert_runs(&v1, 1);
+}
+
+#[test]
+fn a_digest_that_failed_is_tried_again_when_somebody_unblocks_it() {
+    let (swarm, v1, agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
+    let bad = swarm.push(&Image::exits("bad", 0));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    assert_eq!(agent.blocked().values().next(), Some(&bad.digest));
+    assert_eq!(agent.unblock("web"), "unblocked");
+    assert_eq!(agent.blocked().len(), 0);
+    agent.wait_entry(&Kind::UNBLOCKED, 1);
+    // A cycle is enough, and it fails once more.
+    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 2);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
+    assert_eq!(agent.blocked().values().next(), Some(&bad.digest));
+    swarm.assert_runs(&v1, 1);
+    assert_eq!(agent.unblock("web"), "unblocked");
+    assert_eq!(agent.unblock("web"), "not_blocked");
 }

@@ -424,4 +424,6 @@ fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
 #[cfg(test)]
 mod modern_tests;
 #[cfg(test)]
+mod swarm_tests;
+#[cfg(test)]
 mod tests;

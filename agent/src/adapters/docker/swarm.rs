@@ -72,7 +72,9 @@ impl Swarm for DockerEngine {
             .connection
             .call(&doing, REGISTRY, |client| async move { client.get_with_login(path, login).await });
         let (manifest, nodes) = tokio::join!(asked, self.swarm_read("list nodes", "/nodes", &[]));
-        let (wanted, there) = (platforms(&manifest.map_err(fault)?), node_platforms(&nodes?));
+        // An engine that answers about its nodes passes on what the registry said, or that it said nothing.
+        let there = node_platforms(&nodes?);
+        let wanted = platforms(&manifest.map_err(|error| refused(error, &doing))?);
         if wanted.is_empty() || there.is_empty() || wanted.iter().any(|one| there.contains(one)) {
             return Ok(());
         }
@@ -256,10 +258,28 @@ fn newer_field(spec: &Value) -> Option<&'static str> {
     NEWER.iter().find(is_set)?.rsplit('/').next()
 }
 
+/// What an error means that is the registry's: whatever its words, the managers did not say them.
+fn refused(error: EngineError, doing: &str) -> SwarmError {
+    let doing = error.is_unavailable().then(|| format!("{doing}: ")).unwrap_or_default();
+    SwarmError::Refused(format!("{doing}{}", words(error)))
+}
+
+fn words(error: EngineError) -> String {
+    match error {
+        EngineError::Unavailable(text) | EngineError::NotFound(text) | EngineError::Refused(text) => text,
+    }
+}
+
 /// What an error of the engine means for a swarm.
 fn fault(error: EngineError) -> SwarmError {
     let text = error.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&["encrypted and needs to be unlocked", "certificates have expired"]) {
+        return SwarmError::Unusable(words(error));
+    }
+    if says(&["Manager is being prepared"]) {
+        return SwarmError::NoLeader("this one is being prepared, or can't reach the others".to_owned());
+    }
     if says(&["not a swarm manager", "not part of a swarm"]) {
         let why = if says(&["Worker nodes"]) { "it is a worker" } else { "it is in no swarm" };
         return SwarmError::NotManager(why.to_owned());

@@ -25,7 +25,7 @@ impl PullAuth for Login {
     }
 }
 
-async fn server() -> MockServer {
+pub(super) async fn server() -> MockServer {
     let server = MockServer::start().await;
     let version =
         ResponseTemplate::new(200).set_body_json(json!({"ApiVersion": "1.41", "MinAPIVersion": "1.12"}));
@@ -40,11 +40,11 @@ fn engine_with(server: &MockServer, login: Result<Option<DockerCredentials>, Str
     DockerEngine::new(Endpoint::Tcp(server.address().to_string()), Arc::new(auth))
 }
 
-fn engine(server: &MockServer) -> DockerEngine {
+pub(super) fn engine(server: &MockServer) -> DockerEngine {
     engine_with(server, Ok(None))
 }
 
-async fn answer(server: &MockServer, at: &str, status: u16, body: &str) {
+pub(super) async fn answer(server: &MockServer, at: &str, status: u16, body: &str) {
     let response = ResponseTemplate::new(status).set_body_raw(body.to_owned(), "application/json");
     Mock::given(path(versioned(at))).respond_with(response).up_to_n_times(1).mount(server).await;
 }

@@ -48,7 +48,7 @@ use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
-use crate::model::{Container, Digest, Members, Reference};
+use crate::model::{Container, Digest, Members, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, Found};
 use crate::ports::{Registry, Urgency};
 
@@ -358,11 +358,13 @@ async fn of_swarm(
     clients: &EngineClients,
 ) -> Result<Vec<Container>, Finding> {
     let service = clients.swarm.service(name).await.map_err(|error| {
-        let words = Words {
-            what: error.to_string(),
-            why: "it can be neither checked nor updated",
-            remedy: "run the agent on a manager: `docker node ls`, `docker service ls`",
+        let remedy = match error {
+            SwarmError::NoService(_) => "correct \"swarm_service\" to a name that `docker service ls` shows",
+            SwarmError::NoLeader(_) => "look at the managers: `docker node ls`",
+            SwarmError::Unusable(_) => "do what the engine says, for example `docker swarm unlock`",
+            _ => "run the agent on a manager: `docker node ls`, `docker service ls`",
         };
+        let words = Words { what: error.to_string(), why: "it can be neither checked nor updated", remedy };
         words.error(services::AREA, config.name.as_str())
     })?;
     Ok(service.containers())

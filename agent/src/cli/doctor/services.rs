@@ -199,6 +199,10 @@ fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
 
 fn health(facts: &Facts<'_>) -> Vec<Finding> {
     let (grace, mut found) = (facts.config.health_grace, Vec::new());
+    // A task is running when its health check has passed, and that of an image is not known to a manager.
+    if facts.config.swarm_service.is_some() {
+        return found;
+    }
     for Running { container, .. } in judged(facts) {
         let subject = format!("{}: {}", facts.config.name, container.name);
         match container.health_timing.map(|timing| timing.budget()) {

@@ -141,6 +141,20 @@ fn health_checks_are_compared_with_the_grace() {
     assert_found(|stage| stage.container.health_timing = None, Warning, "no health check", "\"healthcheck\"");
 }
 
+/// Its health check may be the image's own, which a manager does not see.
+#[test]
+fn nothing_is_said_of_the_health_check_of_a_swarm_service() {
+    let mut stage = Stage::new();
+    stage.container.health_timing = None;
+    let tree = json!({"services": [{
+        "name": "web", "images": ["web:1"], "swarm_service": "shop_web", "auto_update": true,
+    }]});
+    stage.config = Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
+    stage.model = json!({"services": {}});
+    (stage.container.compose_files, stage.labelled) = (Vec::new(), BTreeSet::new());
+    assert_eq!(stage.findings(), []);
+}
+
 #[test]
 fn what_does_not_run_or_is_not_used_is_named() {
     let stopped = |stage: &mut Stage| {

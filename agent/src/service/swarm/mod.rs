@@ -13,11 +13,13 @@
 //!
 //! | file | what it holds |
 //! |---|---|
+//! | `begin.rs` | whether there is an update to do, and which |
 //! | `declined.rs` | what people have rolled back, which is respected |
 //! | `plan.rs` | what an update is about, its phases and steps |
 //! | `view.rs` | what is shown of a service: health, progress, and why nothing is deployed |
 //! | `watch.rs` | whether all tasks run the image, and have for the grace |
 
+mod begin;
 mod declined;
 pub mod plan;
 mod view;
@@ -29,13 +31,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::SwarmError;
-use crate::model::image::{Digest, ImageId, LabelChange, Reference};
-use crate::model::swarm::SwarmService;
+use crate::model::image::{ImageId, LabelChange};
+use crate::model::swarm::{SwarmService, is_same_image};
 
 use super::action::{Action, OldImage};
 use super::event::{ContainerSummary, Event, FailedDeployment, Fault, RollbackProblem, Updated};
 use super::outcome::DeployOutcome;
-use super::rollout::plan::{Cause, ImageChange, Planned};
+use super::rollout::plan::{Cause, ImageChange};
 use super::wording::swarm as wording;
 use super::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service};
 use plan::{Postponed, SwarmFailed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
@@ -45,73 +47,17 @@ use watch::{Goal, Verdict, Watch};
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while nothing is under way.
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time to the next check where somebody else's update is under way.
-const BUSY_INTERVAL: Duration = Duration::from_secs(30);
 /// First wait after an update that failed because of the nodes; it doubles each time, up to the longest.
 const POSTPONE: SignedDuration = SignedDuration::from_mins(10);
 const LONGEST_POSTPONE: SignedDuration = SignedDuration::from_hours(6);
 
 impl Service {
-    /// Name of the swarm service that it is about: that of an update under way, or the configured one.
+    /// Name of the swarm service that it is about: that of an update under way, or the configured one, unless a
+    /// deployment of a compose project is under way that was begun by an earlier configuration.
     pub(super) fn swarm_name(&self) -> Option<&str> {
         let deployed = self.durable.swarm.as_ref().map(|rollout| rollout.plan.service.as_str());
-        deployed.or(self.config.swarm_service.as_deref())
-    }
-
-    /// Plans an update from what was seen. Whether there is one to do.
-    pub(super) fn begin_in_swarm(&mut self, cause: Cause, now: Timestamp) -> bool {
-        let Some(observation) = &self.seen else { return false };
-        let (Some(swarm), Some(view)) = (&observation.swarm, observation.images.first()) else {
-            return false;
-        };
-        if swarm.is_changing() {
-            let text = wording::busy(&swarm.name);
-            self.set_fault(Some(Fault { text, from_check: true }), now);
-            self.recheck_at = Some(now + BUSY_INTERVAL);
-            return false;
-        }
-        let at = |digest: Digest| Reference { digest: Some(digest), ..view.reference.clone() }.to_string();
-        let (to, change) = match self.plan_image(view, observation, &cause, now) {
-            Some(Planned::Change(change)) => (at(change.digest.clone()), Some(change)),
-            Some(Planned::Keep(_, image)) if cause != Cause::Update => {
-                let proven = image.source.and_then(|source| source.digest);
-                (proven.map_or_else(|| swarm.image.clone(), at), None)
-            }
-            _ => return false,
-        };
-        if cause == Cause::Update
-            && change.as_ref().is_some_and(|change| self.is_postponed(&change.digest, now))
-        {
-            return false;
-        }
-        // What runs now, unless it is known to have failed.
-        let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
-        let back = match old {
-            Some(old) if swarm.digest().as_ref() != Some(&old) => at(old),
-            _ => swarm.image.clone(),
-        };
-        let plan = SwarmPlan {
-            service: swarm.name.clone(),
-            from: swarm.image.clone(),
-            force: (cause == Cause::Redeploy).then_some(swarm.force_update + 1),
-            known: swarm.tasks.iter().map(|task| task.id.clone()).collect(),
-            grace: self.config.health_grace,
-            kept: self.kept_by(&cause),
-            cause,
-            change,
-            to,
-            back,
-        };
-        self.durable.rollback_failed = false;
-        self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, now)));
-        self.note_begun();
-        true
-    }
-
-    /// Whether this digest failed because of the nodes a short time ago.
-    fn is_postponed(&self, digest: &Digest, now: Timestamp) -> bool {
-        let postponed = self.durable.postponed.as_ref();
-        postponed.is_some_and(|one| one.digest == *digest && now < one.until)
+        let configured = self.config.swarm_service.as_deref();
+        deployed.or(configured.filter(|_| self.durable.deployment.is_none()))
     }
 
     /// The next step of the update under way, or a look at its tasks.
@@ -193,18 +139,15 @@ impl Service {
     /// Nobody answered: the step, or the look, is taken again. What people can mend is shown.
     fn swarm_away(&mut self, error: &SwarmError, now: Timestamp) {
         self.retry_at = Some(now + ENGINE_RETRY);
-        if matches!(error, SwarmError::Away(_)) {
-            self.engine_was_away();
-        } else {
-            self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
-        }
-    }
-
-    /// Its containers may have ended with it.
-    fn engine_was_away(&mut self) {
+        let is_away = matches!(error, SwarmError::Away(_));
         let rollout = self.durable.swarm.as_mut();
         if let Some(watch) = rollout.and_then(|rollout| rollout.phase.watch_mut()) {
-            watch.engine_away = true;
+            // Its containers may have ended with the engine.
+            watch.engine_away |= is_away;
+            watch.done_since = None;
+        }
+        if !is_away {
+            self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
         }
     }
 
@@ -269,7 +212,7 @@ impl Service {
 
     /// The specification names another image than the one that was set.
     fn set_otherwise(&mut self, plan: &SwarmPlan, service: &SwarmService, now: Timestamp) {
-        let is_back = service.image == plan.back || service.image == plan.from;
+        let is_back = [&plan.back, &plan.from].iter().any(|image| is_same_image(&service.image, image));
         if is_back && service.is_rolled_back_by_swarm() {
             // The swarm has rolled back by itself.
             let goal = Goal { image: &plan.to, known: &plan.known, grace: plan.grace };
@@ -432,7 +375,7 @@ impl Service {
         let is_rebooted = !self.boot.before.is_empty() && self.boot.before != self.boot.now;
         let Some(rollout) = &mut self.durable.swarm else { return };
         if let Some(watch) = rollout.phase.watch_mut() {
-            watch.steady_since = None;
+            (watch.steady_since, watch.done_since) = (None, None);
             watch.engine_away |= is_rebooted;
         }
         let image_changes: Vec<ImageChange> = rollout.plan.change.clone().into_iter().collect();

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, LabelChange, Reference};
+use crate::model::swarm::is_same_image;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::Failure;
 
@@ -65,7 +66,7 @@ impl SwarmPlan {
 
     /// What there is to be rolled back.
     pub fn is_reversible(&self) -> bool {
-        self.change.is_some() && self.back != self.to
+        self.change.is_some() && !is_same_image(&self.back, &self.to)
     }
 }
 
@@ -161,6 +162,8 @@ pub enum SwarmStep {
         /// Whether it goes back: to the previous specification where that is the one, and also in the middle of an
         /// update.
         back: bool,
+        /// Image that ran before, where the way back leads to another one: the swarm goes back to it by itself.
+        before: Option<String>,
     },
     /// Read what a task wrote last.
     Diagnose {
@@ -238,6 +241,7 @@ impl SwarmRollout {
                 to: to.clone(),
                 force: *force,
                 back: false,
+                before: None,
             }),
             SwarmPhase::Diagnose(failed) => Some(SwarmStep::Diagnose {
                 task: failed.task.clone(),
@@ -249,6 +253,7 @@ impl SwarmRollout {
                 to: back.clone(),
                 force: None,
                 back: true,
+                before: Some(self.plan.from.clone()).filter(|from| !is_same_image(from, back)),
             }),
             SwarmPhase::Converge { .. } | SwarmPhase::VerifyRollback { .. } => None,
         }

@@ -2,18 +2,24 @@
 //!
 //! While the swarm is at work, it decides: `update_config` says how many tasks may fail, and what follows. When it says
 //! that it is done, its word is not taken: every task must run the image, and must have done so for the grace.
+//!
+//! A task that failed where a node, or the engine, was away says nothing about the image. But what comes to nothing after
+//! such an outage is given up like anything else, since nobody else would ever end it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Reference;
-use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState};
+use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
 use crate::service::rollout::probation::Failure;
 
 use super::plan::SwarmFailed;
+
+/// How long tasks may come to nothing after the swarm was done, if three times the grace is less.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What was seen so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -30,6 +36,12 @@ pub struct Watch {
     /// The agent's own engine, or its machine, was away meanwhile: the same for what runs there.
     #[serde(default)]
     pub engine_away: bool,
+    /// Since when the swarm says that it is done, and nothing was away.
+    #[serde(default)]
+    pub done_since: Option<Timestamp>,
+    /// Tasks that no node could run, as they were seen last: the swarm may forget them before it names them.
+    #[serde(default)]
+    pub rejected: BTreeSet<String>,
 }
 
 /// What the tasks must come to.
@@ -62,37 +74,57 @@ pub enum Verdict {
 impl Watch {
     /// Takes in how the service is now.
     pub fn look(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
+        let lost = self.lost.len();
         self.lost.extend(service.nodes_down.iter().cloned());
-        if service.image != goal.image {
+        if self.lost.len() > lost {
+            self.done_since = None;
+        }
+        if !is_same_image(&service.image, goal.image) {
             return Verdict::Foreign;
         }
-        let state = service.update.as_ref().map(|update| update.state);
-        match state {
-            Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
-                return Verdict::Failed(Box::new(self.blame(service, goal)));
-            }
-            Some(UpdateState::Updating | UpdateState::RollbackStarted) => {
-                self.steady_since = None;
-                return Verdict::Wait { trouble: unplaced(service) };
-            }
-            _ => {}
+        let rejected = failed(service, goal).filter(|task| task.is_failed_by_node());
+        let rejected: BTreeSet<String> = rejected.map(|task| task.id.clone()).collect();
+        if !rejected.is_empty() {
+            self.rejected = rejected;
         }
-        let failed = failed(service, goal).filter(|task| !self.is_lost(task));
-        let failed: BTreeSet<String> = failed.map(|task| task.id.clone()).collect();
-        let excused = self.excused.get_or_insert_with(|| failed.clone());
-        if !failed.is_subset(excused) {
+        match service.update.as_ref().map(|update| update.state) {
+            Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
+                Verdict::Failed(Box::new(self.blame(service, goal)))
+            }
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) => self.swarm_works(service),
+            // The specification was changed a moment ago, and the swarm is about to begin.
+            None if !service.wanted().all(|task| goal.is_about(task)) => self.swarm_works(service),
+            _ => self.look_when_done(service, goal, now),
+        }
+    }
+
+    /// What fails now is the swarm's business, and it is not done, whatever it was before.
+    fn swarm_works(&mut self, service: &SwarmService) -> Verdict {
+        (self.steady_since, self.done_since, self.excused) = (None, None, None);
+        Verdict::Wait { trouble: unplaced(service) }
+    }
+
+    fn look_when_done(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
+        let done_since = *self.done_since.get_or_insert(now);
+        if self.excused.is_none() {
+            self.excused = Some(failed(service, goal).map(|task| task.id.clone()).collect());
+        }
+        if failed(service, goal).any(|task| !self.is_lost(task) && !self.is_excused(task)) {
             return Verdict::Failed(Box::new(self.blame(service, goal)));
         }
         if service.desired() == 0 {
-            self.steady_since = None;
+            (self.steady_since, self.done_since) = (None, None);
             return Verdict::Wait { trouble: service.shortage() };
         }
-        let is_there = |task: &&Task| task.image == goal.image && !goal.known.contains(&task.id);
         let running: BTreeSet<String> =
-            service.running().filter(is_there).map(|task| task.id.clone()).collect();
+            service.running().filter(|task| goal.is_about(task)).map(|task| task.id.clone()).collect();
         let all = running.len() as u64 >= service.desired() && !running.is_empty();
         if !all || !service.wanted().all(|task| running.contains(&task.id)) {
             self.steady_since = None;
+            let patience = goal.grace.saturating_mul(3).max(PATIENCE);
+            if now >= done_since + patience && self.is_hopeless(service, goal) {
+                return Verdict::Failed(Box::new(self.blame(service, goal)));
+            }
             return Verdict::Wait { trouble: unplaced(service) };
         }
         if self.steady != running || self.steady_since.is_none() {
@@ -100,6 +132,18 @@ impl Watch {
         }
         let passed = self.steady_since.is_some_and(|since| now >= since + goal.grace);
         if passed { Verdict::Passed } else { Verdict::Wait { trouble: None } }
+    }
+
+    /// Whether tasks have failed and no others are on their way, or those fail as well: while a task waits for its
+    /// restart it looks as if it was on its way.
+    fn is_hopeless(&self, service: &SwarmService, goal: Goal<'_>) -> bool {
+        let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+        for task in failed(service, goal).filter(|task| !self.is_excused(task)) {
+            *times.entry(&task.name).or_default() += 1;
+        }
+        let is_coming = |task: &Task| matches!(task.state, TaskState::Pending | TaskState::Preparing);
+        let has_failed = failed(service, goal).next().is_some();
+        (has_failed && !service.wanted().any(is_coming)) || times.values().any(|times| *times > 1)
     }
 
     /// When it is over if nothing changes.
@@ -116,47 +160,83 @@ impl Watch {
         task.is_failed_by_node() || self.is_lost(task)
     }
 
+    fn is_excused(&self, task: &Task) -> bool {
+        self.excused.as_ref().is_some_and(|excused| excused.contains(&task.id))
+    }
+
     /// What failed: the task that says most about the image, or else the managers' words.
     pub(super) fn blame(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
-        let by_itself =
-            failed(service, goal).filter(|task| !self.is_by_node(task)).max_by_key(|task| task.since);
-        let task = by_itself.or_else(|| failed(service, goal).max_by_key(|task| task.since));
-        let Some(task) = task else {
-            let words = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
-            let failure = Failure { reason: format!("the swarm says: {words}"), ..Failure::default() };
-            return SwarmFailed { failure, output: String::new(), task: String::new(), by_node: false };
-        };
-        let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
-        let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
-        if let Some(code) = task.exit_code.filter(|code| *code != 0) {
-            facts.push_str(&format!("exit code {code}\n"));
+        let mut tasks: Vec<&Task> = failed(service, goal).filter(|task| !self.is_excused(task)).collect();
+        if tasks.is_empty() {
+            tasks.extend(failed(service, goal));
         }
-        if !task.error.is_empty() {
-            facts.push_str(&format!("{}\n", task.error));
+        let by_itself = tasks.iter().filter(|task| !self.is_by_node(task)).max_by_key(|task| task.since);
+        match by_itself.or_else(|| tasks.iter().max_by_key(|task| task.since)) {
+            Some(task) => {
+                // What is unhealthy is told to stop, and may end well.
+                let why = match task.state {
+                    _ if !task.error.is_empty() => task.error.as_str(),
+                    TaskState::Complete => {
+                        "it ended with exit code 0, by itself or because its health check failed"
+                    }
+                    state => state.as_str(),
+                };
+                blamed(task, why, self.is_by_node(task))
+            }
+            None => self.blame_by_words(service, goal),
         }
-        // What is unhealthy is told to stop, and may end well.
-        let why = match task.state {
-            _ if !task.error.is_empty() => task.error.as_str(),
-            TaskState::Complete => "it ended with exit code 0, by itself or because its health check failed",
-            state => state.as_str(),
+    }
+
+    /// None of its tasks has failed. The swarm counts those that it has stopped itself while it watched them, for example
+    /// because their node was drained, and may have forgotten the one that it names.
+    fn blame_by_words(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+        let words = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
+        let is_named = |id: &str| words.split_whitespace().any(|word| word == id);
+        let is_stopped = |task: &&Task| {
+            is_named(&task.id)
+                && goal.is_about(task)
+                && task.state == TaskState::Shutdown
+                && task.error.is_empty()
         };
-        let failure = Failure {
-            reason: format!("{} on {}: {why}", task.name, task.node),
-            container_id: task.local_container.clone().unwrap_or_default(),
-            container: task.name.clone(),
-            image: tagged,
-            facts,
-            ..Failure::default()
-        };
-        SwarmFailed { failure, output: String::new(), task: task.id.clone(), by_node: self.is_by_node(task) }
+        if let Some(task) = service.tasks.iter().find(is_stopped) {
+            return blamed(task, "the swarm has stopped it in the middle of the update", true);
+        }
+        let failure = Failure { reason: format!("the swarm says: {words}"), ..Failure::default() };
+        let by_node = self.rejected.iter().any(|id| is_named(id));
+        SwarmFailed { failure, output: String::new(), task: String::new(), by_node }
     }
 }
 
+impl Goal<'_> {
+    /// Whether a task counts.
+    fn is_about(&self, task: &Task) -> bool {
+        is_same_image(&task.image, self.image) && !self.known.contains(&task.id)
+    }
+}
+
+/// What is told of a task.
+fn blamed(task: &Task, why: &str, by_node: bool) -> SwarmFailed {
+    let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
+    let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
+    if let Some(code) = task.exit_code.filter(|code| *code != 0) {
+        facts.push_str(&format!("exit code {code}\n"));
+    }
+    if !task.error.is_empty() {
+        facts.push_str(&format!("{}\n", task.error));
+    }
+    let failure = Failure {
+        reason: format!("{} on {}: {why}", task.name, task.node),
+        container_id: task.local_container.clone().unwrap_or_default(),
+        container: task.name.clone(),
+        image: tagged,
+        facts,
+        ..Failure::default()
+    };
+    SwarmFailed { failure, output: String::new(), task: task.id.clone(), by_node }
+}
+
 fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item = &'a Task> {
-    service
-        .tasks
-        .iter()
-        .filter(move |task| task.image == goal.image && !goal.known.contains(&task.id) && task.is_failed())
+    service.tasks.iter().filter(move |task| goal.is_about(task) && task.is_failed())
 }
 
 /// Why tasks wait for a node; `None` where none does.
@@ -166,164 +246,5 @@ fn unplaced(service: &SwarmService) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::swarm::{SwarmMode, UpdateStatus};
-
-    const OLD: &str =
-        "localhost:5000/web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
-    const NEW: &str =
-        "localhost:5000/web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + second).unwrap()
-    }
-
-    fn task(id: &str, image: &str, state: TaskState) -> Task {
-        Task {
-            id: id.into(),
-            name: "web.1".into(),
-            node: "n1".into(),
-            image: image.into(),
-            is_wanted: matches!(state, TaskState::Pending | TaskState::Preparing | TaskState::Running),
-            state,
-            since: None,
-            error: String::new(),
-            exit_code: None,
-            local_container: None,
-        }
-    }
-
-    fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
-        let update =
-            state.map(|state| UpdateStatus { state, message: "update paused".into(), completed_at: None });
-        SwarmService {
-            id: "s".into(),
-            name: "web".into(),
-            version: 1,
-            image: NEW.into(),
-            previous_image: Some(OLD.into()),
-            force_update: 0,
-            mode: SwarmMode::Replicated(2),
-            update,
-            tasks,
-            nodes_down: BTreeSet::new(),
-        }
-    }
-
-    /// Each look one second after the other, the grace being 2 s; the last verdict.
-    fn look(services: &[SwarmService]) -> Verdict {
-        let known = BTreeSet::from(["before".to_owned()]);
-        let goal = Goal { image: NEW, known: &known, grace: Duration::from_secs(2) };
-        let mut watch = Watch::default();
-        let verdicts =
-            services.iter().zip(0..).map(|(service, second)| watch.look(service, goal, at(second)));
-        verdicts.last().unwrap()
-    }
-
-    fn both(state: Option<UpdateState>) -> SwarmService {
-        service(state, vec![task("a", NEW, TaskState::Running), task("b", NEW, TaskState::Running)])
-    }
-
-    fn failed_for(verdict: Verdict) -> SwarmFailed {
-        match verdict {
-            Verdict::Failed(failed) => *failed,
-            other => panic!("it failed: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn passed_only_when_all_have_run_for_the_grace_after_the_swarm_was_done() {
-        let done = || both(Some(UpdateState::Completed));
-        assert_eq!(look(&[done(), done()]), Verdict::Wait { trouble: None });
-        assert_eq!(look(&[done(), done(), done()]), Verdict::Passed);
-        let at_work = both(Some(UpdateState::Updating));
-        assert_eq!(look(&[at_work, done(), done()]), Verdict::Wait { trouble: None });
-        // Tasks from before do not count, nor do too few, nor any on the old image.
-        let replaced = |id, image| {
-            service(
-                Some(UpdateState::Completed),
-                vec![task("a", NEW, TaskState::Running), task(id, image, TaskState::Running)],
-            )
-        };
-        for odd in [replaced("before", NEW), replaced("b", OLD)] {
-            assert_eq!(look(&[odd.clone(), odd.clone(), odd.clone(), odd]), Verdict::Wait { trouble: None });
-        }
-    }
-
-    #[test]
-    fn completed_is_not_believed_while_tasks_go_on_failing() {
-        let crashing = |ids: &[&str]| {
-            let tasks = ids.iter().map(|id| task(id, NEW, TaskState::Failed)).collect();
-            service(Some(UpdateState::Completed), tasks)
-        };
-        assert_eq!(look(&[crashing(&["a"]), crashing(&["a"])]), Verdict::Wait { trouble: None });
-        let failed = failed_for(look(&[crashing(&["a"]), crashing(&["a", "b"])]));
-        assert_eq!((failed.task.as_str(), failed.by_node), ("b", false));
-    }
-
-    #[test]
-    fn a_paused_update_has_failed_and_a_node_that_can_not_fetch_the_image_is_not_the_image() {
-        let mut rejected = task("a", NEW, TaskState::Rejected);
-        rejected.error = "No such image: web".into();
-        let paused = |tasks| service(Some(UpdateState::Paused), tasks);
-        assert!(failed_for(look(&[paused(vec![rejected.clone()])])).by_node);
-        // One that failed by itself says more.
-        let failed = failed_for(look(&[paused(vec![task("b", NEW, TaskState::Failed), rejected])]));
-        assert_eq!((failed.task.as_str(), failed.by_node), ("b", false));
-        let failed = failed_for(look(&[paused(Vec::new())]));
-        assert_eq!(
-            (failed.failure.reason.as_str(), failed.by_node),
-            ("the swarm says: update paused", false)
-        );
-    }
-
-    #[test]
-    fn tasks_that_no_node_takes_fail_nothing() {
-        let mut pending = task("a", NEW, TaskState::Pending);
-        pending.error = "no suitable node (1 node not available for new tasks)".into();
-        let trouble = "web.1 waits for a node: no suitable node (1 node not available for new tasks)";
-        let waits = service(Some(UpdateState::Updating), vec![pending]);
-        assert_eq!(look(&[waits]), Verdict::Wait { trouble: Some(trouble.to_owned()) });
-    }
-
-    /// Its containers end with its engine, and the swarm counts them as failed.
-    #[test]
-    fn what_fails_on_a_node_that_was_down_is_not_the_image() {
-        let failed = task("a", NEW, TaskState::Failed);
-        let at_work = SwarmService {
-            nodes_down: BTreeSet::from(["n1".to_owned()]),
-            ..service(Some(UpdateState::Updating), Vec::new())
-        };
-        let paused = |tasks| service(Some(UpdateState::Paused), tasks);
-        assert!(failed_for(look(&[at_work.clone(), paused(vec![failed.clone()])])).by_node);
-        assert!(!failed_for(look(&[paused(vec![failed.clone()])])).by_node);
-        let elsewhere = Task { node: "n2".into(), ..task("b", NEW, TaskState::Failed) };
-        let found = failed_for(look(&[at_work.clone(), paused(vec![failed.clone(), elsewhere])]));
-        assert_eq!((found.task.as_str(), found.by_node), ("b", false));
-        // When the swarm is done such a task is replaced like any other.
-        let done = |tasks| service(Some(UpdateState::Completed), tasks);
-        let after = [at_work, done(Vec::new()), done(vec![failed])];
-        assert_eq!(look(&after), Verdict::Wait { trouble: None });
-        // The same of the agent's own engine.
-        let local = Task { local_container: Some("c".into()), ..task("a", NEW, TaskState::Failed) };
-        let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::ZERO };
-        let mut watch = Watch { engine_away: true, ..Watch::default() };
-        assert!(failed_for(watch.look(&paused(vec![local]), goal, at(0))).by_node);
-    }
-
-    /// Somebody scales it to 0 in the middle of an update.
-    #[test]
-    fn without_tasks_nothing_passes_and_nothing_fails() {
-        let service = service(Some(UpdateState::Completed), Vec::new());
-        let none = SwarmService { mode: SwarmMode::Replicated(0), ..service };
-        let trouble = Some("it has no tasks (scaled to 0, or no node is suitable)".to_owned());
-        assert_eq!(look(&[none.clone(), none.clone(), none.clone(), none]), Verdict::Wait { trouble });
-    }
-
-    #[test]
-    fn another_image_is_somebody_elses() {
-        let other = SwarmService { image: OLD.into(), ..both(Some(UpdateState::Completed)) };
-        assert_eq!(look(&[other]), Verdict::Foreign);
-    }
-}
+#[path = "watch_tests.rs"]
+mod tests;

@@ -21,6 +21,11 @@ pub(in crate::service) fn busy(service: &str) -> String {
     format!("another update of the swarm service {service} is under way; the next check looks again")
 }
 
+/// The same for a person who has asked for a redeploy.
+pub(in crate::service) fn busy_for_redeploy(service: &str) -> String {
+    format!("another update of the swarm service {service} is under way; ask again when that is over")
+}
+
 /// It can't be deployed for reasons that are no image's.
 pub(in crate::service) fn by_nodes(image: &str, why: &str) -> String {
     format!(

@@ -1,0 +1,64 @@
+//! Tests against an engine that answers for the managers of its swarm.
+
+use serde_json::json;
+
+use super::tests::{answer, engine, server};
+use crate::model::{Reference, SwarmError};
+use crate::ports::Swarm as _;
+
+fn says(message: &str) -> String {
+    json!({ "message": message }).to_string()
+}
+
+/// What comes of a read that was answered with this.
+async fn service(status: u16, message: &str) -> SwarmError {
+    let server = server().await;
+    answer(&server, "/services", status, &says(message)).await;
+    engine(&server).service("web").await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_manager_that_is_not_ready_is_in_a_swarm_all_the_same() {
+    let starting = "This node is not a swarm manager. Manager is being prepared or has trouble connecting to the cluster.";
+    let error = service(503, starting).await;
+    assert!(matches!(error, SwarmError::NoLeader(_)), "{error:?}");
+    let outside =
+        "This node is not a swarm manager. Use \"docker swarm init\" or \"docker swarm join\" to connect.";
+    assert_eq!(service(503, outside).await, SwarmError::NotManager("it is in no swarm".into()));
+    let late = service(500, "rpc error: code = DeadlineExceeded desc = context deadline exceeded").await;
+    assert!(matches!(late, SwarmError::NoLeader(_)), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_swarm_that_somebody_has_to_unlock_is_told_in_the_engines_words() {
+    for words in [
+        "Swarm is encrypted and needs to be unlocked before it can be used. Please use \"docker swarm unlock\" to unlock it.",
+        "Swarm certificates have expired. To replace them, leave the swarm and join again.",
+    ] {
+        let error = service(503, words).await;
+        assert!(matches!(error, SwarmError::Unusable(_)) && error.is_passing(), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(words) && !text.contains("unavailable"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_registry_answers_is_never_taken_for_the_managers() {
+    let image = Reference::parse("localhost:5000/web:1").unwrap();
+    for status in [500, 503, 504] {
+        let server = server().await;
+        let words = "Get https://localhost:5000/v2/: context deadline exceeded";
+        answer(&server, "/distribution/localhost:5000/web:1/json", status, &says(words)).await;
+        answer(&server, "/nodes", 200, "[]").await;
+        let error = engine(&server).admits(&image).await.unwrap_err();
+        let is_told = matches!(&error, SwarmError::Refused(text)
+            if text.contains("ask the registry for localhost:5000/web:1") && text.contains(words));
+        assert!(is_told, "{status}: {error:?}");
+    }
+    // The managers' own answer counts first.
+    let server = server().await;
+    answer(&server, "/distribution/localhost:5000/web:1/json", 500, &says("no")).await;
+    answer(&server, "/nodes", 500, &says("context deadline exceeded")).await;
+    let error = engine(&server).admits(&image).await.unwrap_err();
+    assert!(matches!(error, SwarmError::NoLeader(_)), "{error:?}");
+}
