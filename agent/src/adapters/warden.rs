@@ -9,10 +9,11 @@ use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::PushConfig;
 use crate::ports::fleet::{Fleet, FleetError, Heard, Known};
@@ -21,6 +22,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// How long a warden has to answer a question, the time that it was asked to wait left out.
 const ASK: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_secs(10);
+/// Most requests side by side, the long poll left out. A warden takes 16 of one agent, pushed entries among them.
+const SIDE_BY_SIDE: usize = 8;
 /// Most bytes of an answer.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
@@ -31,6 +34,8 @@ pub struct Wardens {
     authorization: HeaderValue,
     /// The one that answered last.
     active: Mutex<usize>,
+    /// Limit on requests side by side. Whoever waits for a place has not begun to wait for an answer.
+    places: Semaphore,
 }
 
 impl Wardens {
@@ -55,7 +60,13 @@ impl Wardens {
         let client = if bases.iter().all(is_loopback) { client.no_proxy() } else { client };
         let client =
             client.build().map_err(|error| format!("cannot prepare to ask: {}", error.without_url()))?;
-        Ok(Self { client, bases, authorization, active: Mutex::new(0) })
+        Ok(Self { client, bases, authorization, active: Mutex::new(0), places: Semaphore::new(SIDE_BY_SIDE) })
+    }
+
+    /// A place among the requests that are under way.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes it.
+        self.places.acquire().await.ok()
     }
 
     /// The first answer that can be used. Only where every warden that answers knows nothing of fleets there is none.
@@ -67,7 +78,7 @@ impl Wardens {
     ) -> Result<(T, HeaderMap), FleetError> {
         let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
         let others = (0..self.bases.len()).filter(|at| *at != active);
-        let mut away = None;
+        let (mut away, mut is_busy) = (None, false);
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
@@ -80,9 +91,13 @@ impl Wardens {
                 }
                 Err(FleetError::NoFleet) => {}
                 Err(FleetError::Away(why)) => away = away.or(Some(why)),
+                Err(FleetError::Busy) => is_busy = true,
             }
         }
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        if is_busy {
+            return Err(FleetError::Busy);
+        }
         Err(away.map_or(FleetError::NoFleet, FleetError::Away))
     }
 }
@@ -105,6 +120,10 @@ async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, He
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err(FleetError::Away("the warden refuses this agent's token".to_owned()));
+        }
+        StatusCode::TOO_MANY_REQUESTS => return Err(FleetError::Busy),
+        StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
+            return Err(FleetError::Busy);
         }
         other => return Err(FleetError::Away(format!("the warden answers {other}"))),
     }
@@ -136,16 +155,19 @@ impl Fleet for Wardens {
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+        let _place = self.place().await;
         let answer = self.first(ASK, |client, url| client.post(url).json(ask), "fleet/ask").await?;
         Ok(answer.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
+        let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(ask);
         self.first::<serde_json::Value>(REPORT, post, "fleet/release").await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
+        let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
         self.first::<serde_json::Value>(REPORT, post, "inventory").await.map(|_| ())
     }

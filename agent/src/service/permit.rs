@@ -18,6 +18,8 @@ const SOONEST: i64 = 1;
 const LATEST: i64 = 3_600;
 /// Wait before it is asked again where no warden answered and its ring has to wait for one. Seconds.
 const UNANSWERED: i64 = 30;
+/// The same where one is there and had no time. Seconds.
+const BUSY: i64 = 10;
 
 /// What the warden said to an update that it holds back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,7 +181,13 @@ impl Service {
                 agent: None,
                 until: now + SignedDuration::from_secs(UNANSWERED),
             }),
-            Err(_) => PermitState::Granted,
+            // It is there: whoever else tries the digest is known to it.
+            Err(FleetError::Busy) => PermitState::Held(FleetHold {
+                why: "the warden has too much to do; it is asked again soon".to_owned(),
+                agent: None,
+                until: now + SignedDuration::from_secs(BUSY),
+            }),
+            Err(FleetError::Away(_) | FleetError::NoFleet) => PermitState::Granted,
         };
         let until = match &permit.state {
             PermitState::Held(hold) => hold.until,

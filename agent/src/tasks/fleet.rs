@@ -147,8 +147,9 @@ impl FleetListener {
                     }
                     is_first = true;
                 }
-                Err(FleetError::Away(why)) => {
-                    tracing::debug!("no warden answers: {why}");
+                // One that has no time for long does not count as there, either: nobody knows what it decides.
+                Err(error @ (FleetError::Away(_) | FleetError::Busy)) => {
+                    tracing::debug!("no warden answers: {error}");
                     is_first = true;
                     away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
                     self.away_from(away_at, tokio::time::sleep(jitter(pause))).await;

@@ -354,6 +354,20 @@ fn an_answer_that_does_not_come_holds_only_a_ring() {
 }
 
 #[test]
+fn a_warden_without_time_holds_every_ring_for_some_seconds() {
+    for ring in [0, 1] {
+        let mut story = story(FleetView { ring, ..present() });
+        assert!(story.asks_fleet());
+        story.fleet_answers(Err(FleetError::Busy));
+        assert!(!story.asks_fleet(), "ring {ring}");
+        assert_eq!((story.gate().as_deref(), story.service.leases()), (Some("ring"), Vec::new()));
+        assert_eq!(story.service.recheck_at, Some(story.start + SignedDuration::from_secs(10)));
+        story.at(10).check(found('2'));
+        assert!(story.asks_fleet());
+    }
+}
+
+#[test]
 fn while_no_warden_answers_a_ring_waits_its_patience_and_known_blocks_hold() {
     let gone = |ring| present().away("2026-01-01T00:00:00Z".parse().unwrap()).clone_with_ring(ring);
     assert!(story(gone(0)).begins(), "first alone does not hold");
