@@ -64,17 +64,19 @@ fn decisions_of_the_fleet_keep_their_shape() {
     let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
     assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
     assert_eq!((decisions.seen[0].digest.as_str(), decisions.seen[0].seconds_ago), ("sha256:bb", 7200));
-    assert_eq!(decisions.verdicts, 11);
-    let before = FleetDecisions { seen: Vec::new(), verdicts: 0, ..decisions };
+    assert_eq!((decisions.verdicts, decisions.store.as_deref()), (11, Some("away")));
+    let before = FleetDecisions { seen: Vec::new(), verdicts: 0, store: None, ..decisions };
     let text = serde_json::to_string(&before).expect("decisions are JSON");
     assert!(
-        !text.contains("seen") && !text.contains("verdicts"),
+        ["seen", "verdicts", "store"].iter().all(|key| !text.contains(key)),
         "agents of before get what they know: {text}"
     );
     let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
     assert_eq!(none, FleetDecisions::default());
     let answer: FleetAnswer = survives(include_str!("golden/fleet_answer.json"));
     assert_eq!((answer.answer, answer.again), (Permission::Wait, 30));
+    let away: FleetAnswer = survives(include_str!("golden/fleet_answer_store_away.json"));
+    assert_eq!((answer.store, away.store.as_deref()), (None, Some("away")));
     let ask = r#"{"image":"r.example/web:1","digest":"sha256:bb","service":"web","ring":2}"#;
     assert_eq!(survives::<FleetAsk>(ask).ring, 2);
 }

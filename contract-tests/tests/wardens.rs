@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_agent::adapters::warden::Wardens;
 use evenkeel_agent::config::PushConfig;
-use evenkeel_agent::ports::fleet::Fleet;
+use evenkeel_agent::ports::fleet::{Fleet, Known};
 use evenkeel_common::clock::SystemClock;
 use evenkeel_common::http;
 use evenkeel_common::secret::Secret;
@@ -142,6 +142,14 @@ impl Warden {
         Self { at, collector, is_cut_off, stop, tasks }
     }
 
+    /// Cuts it off from its store, and waits until it knows.
+    async fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Relaxed);
+        let mut store = self.collector.store_state();
+        let known = store.wait_for(|store| store.error().is_some());
+        tokio::time::timeout(Duration::from_mins(1), known).await.expect("it notices").unwrap();
+    }
+
     async fn finish(self) {
         self.stop.cancel();
         assert!(self.tasks.finish(Duration::from_mins(1)).await, "the warden ends");
@@ -182,4 +190,28 @@ async fn forty_services_that_ask_at_once_are_all_answered() {
     }
     assert_eq!(warden.collector.live_leases(), 40);
     warden.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() {
+    let store = store();
+    let (one, other) = (Warden::start(&store), Warden::start(&store));
+    one.cut_off().await;
+    let agent = agent_of(&[&one, &other]);
+    let answer = agent.ask(&ask(1)).await.unwrap();
+    assert_eq!((answer.answer, answer.store), (Permission::Go, None));
+
+    let agent = agent_of(&[&one, &other]);
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        let heard = agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+        stores.push(heard.decisions.store);
+    }
+    assert_eq!(stores, [Some("away".to_owned()), None, None], "it stays with the one that knows");
+
+    other.cut_off().await;
+    let answer = agent.ask(&ask(2)).await.unwrap();
+    assert_eq!((answer.answer, answer.store.as_deref()), (Permission::Wait, Some("away")));
+    one.finish().await;
+    other.finish().await;
 }

@@ -69,22 +69,25 @@ impl Wardens {
         self.places.acquire().await.ok()
     }
 
-    /// The first answer that can be used. Only where every warden that answers knows nothing of fleets there is none.
+    /// The first answer that can be used; one that is given for want of a store (`is_away`) only where there is no other.
+    /// Only where every warden that answers knows nothing of fleets there is none.
     async fn first<T: DeserializeOwned>(
         &self,
         limit: Duration,
         request: impl Fn(&Client, Url) -> RequestBuilder,
         path: &str,
+        is_away: impl Fn(&T) -> bool,
     ) -> Result<(T, HeaderMap), FleetError> {
         let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
         let others = (0..self.bases.len()).filter(|at| *at != active);
-        let (mut away, mut is_busy) = (None, false);
+        let (mut away, mut is_busy, mut fallback) = (None, false, None);
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
             let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
             let late = |_| Err(FleetError::Away(format!("no answer within {} s", limit.as_secs())));
             match answer.unwrap_or_else(late) {
+                Ok(answer) if is_away(&answer.0) => fallback = fallback.or(Some(answer)),
                 Ok(answer) => {
                     *self.active.lock().unwrap_or_else(PoisonError::into_inner) = at;
                     return Ok(answer);
@@ -93,6 +96,9 @@ impl Wardens {
                 Err(FleetError::Away(why)) => away = away.or(Some(why)),
                 Err(FleetError::Busy) => is_busy = true,
             }
+        }
+        if let Some(answer) = fallback {
+            return Ok(answer);
         }
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
         if is_busy {
@@ -150,26 +156,32 @@ impl Fleet for Wardens {
         let Known { revision, verdicts } = known;
         let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
         let (decisions, headers): (FleetDecisions, _) =
-            self.first(wait + REPORT, reqwest::Client::get, &path).await?;
+            self.first(wait + REPORT, reqwest::Client::get, &path, |_| false).await?;
+        if decisions.store.is_some() {
+            // What it says holds until the next one is asked, which may know better.
+            let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+            *active = (*active + 1) % self.bases.len().max(1);
+        }
         Ok(Heard { decisions, date: date(&headers) })
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
         let _place = self.place().await;
-        let answer = self.first(ASK, |client, url| client.post(url).json(ask), "fleet/ask").await?;
-        Ok(answer.0)
+        let post = |client: &Client, url| client.post(url).json(ask);
+        let is_away = |answer: &FleetAnswer| answer.store.is_some();
+        Ok(self.first(ASK, post, "fleet/ask", is_away).await?.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
         let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(ask);
-        self.first::<serde_json::Value>(REPORT, post, "fleet/release").await.map(|_| ())
+        self.first::<serde_json::Value>(REPORT, post, "fleet/release", |_| false).await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
         let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
-        self.first::<serde_json::Value>(REPORT, post, "inventory").await.map(|_| ())
+        self.first::<serde_json::Value>(REPORT, post, "inventory", |_| false).await.map(|_| ())
     }
 }
 

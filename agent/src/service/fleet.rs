@@ -101,7 +101,11 @@ impl FleetView {
     #[must_use]
     pub fn heard(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
         let ahead = date.map(|date| now.duration_since(date)).filter(|ahead| ahead.abs() >= CLOCK_OFF);
-        let FleetDecisions { revision, freezes, failed, seen, verdicts } = decisions;
+        if decisions.store.is_some() && decisions.revision < self.revision {
+            // Cut off from its store it knows less than what was heard before.
+            return Self { link: Link::Present, ..self.clone() };
+        }
+        let FleetDecisions { revision, freezes, failed, seen, verdicts, .. } = decisions;
         let latest = now.checked_add(LONGEST_FREEZE).unwrap_or(Timestamp::MAX);
         let freezes = freezes.into_iter().take(MOST).map(|freeze| {
             let left = SignedDuration::from_secs(i64::try_from(freeze.seconds_left).unwrap_or(i64::MAX));

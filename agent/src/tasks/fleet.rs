@@ -126,9 +126,10 @@ impl FleetListener {
                     let Known { revision, verdicts } = known;
                     let is_news =
                         (heard.decisions.revision, heard.decisions.verdicts) != (revision, verdicts);
+                    let is_stale = heard.decisions.store.is_some();
                     let known = self.view.borrow().clone();
                     self.show(known.heard(heard.decisions, heard.date, now())).await;
-                    let is_early = !is_news && !is_first && begin.elapsed() < WAIT / 2;
+                    let is_early = is_stale || !is_news && !is_first && begin.elapsed() < WAIT / 2;
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
                 }
@@ -260,6 +261,58 @@ mod tests {
         }
     }
 
+    /// Wardens that are cut off from their store and answer in turn.
+    struct CutOff(Mutex<u64>);
+
+    #[async_trait]
+    impl Fleet for CutOff {
+        async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
+            let mut asked = self.0.lock().unwrap();
+            *asked += 1;
+            let (revision, store) = (*asked % 2, Some("away".to_owned()));
+            Ok(Heard {
+                decisions: FleetDecisions { revision, store, ..FleetDecisions::default() },
+                date: None,
+            })
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
+    fn listener(fleet: Arc<dyn Fleet>, record: Record) -> FleetListener {
+        let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
+        let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
+        let link = Link::Unknown;
+        FleetListener {
+            fleet,
+            replace: Box::new(|_| Ok(())),
+            view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
+            store: Arc::new(MemoryStore::default()),
+            active: watch::channel(active).1,
+            clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
+            record,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wardens_that_are_all_cut_off_are_not_asked_without_a_pause() {
+        let fleet = Arc::new(CutOff(Mutex::default()));
+        let listener = listener(fleet.clone(), Arc::new(|_| ()));
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        assert_eq!(*fleet.0.lock().unwrap(), 12);
+        assert_eq!(listener.view.borrow().link, Link::Present);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_fleet_is_away_half_a_minute_after_the_first_question_in_vain() {
         // The pauses between two questions, and a question that hangs, are longer than what is left of the time.
@@ -267,18 +320,8 @@ mod tests {
             let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
             let said = Arc::new(Mutex::new(Vec::new()));
             let sink = said.clone();
-            let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
-            let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
-            let link = Link::Unknown;
-            let listener = FleetListener {
-                fleet: gone.clone(),
-                replace: Box::new(|_| Ok(())),
-                view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
-                store: Arc::new(MemoryStore::default()),
-                active: watch::channel(active).1,
-                clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
-                record: Arc::new(move |entry| sink.lock().unwrap().push((entry.event, Instant::now()))),
-            };
+            let record = move |entry: AuditEntry| sink.lock().unwrap().push((entry.event, Instant::now()));
+            let listener = listener(gone.clone(), Arc::new(record));
             let _ = timeout(Duration::from_mins(5), listener.poll()).await;
             let first = gone.failed.lock().unwrap()[0];
             let said = said.lock().unwrap().clone();

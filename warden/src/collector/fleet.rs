@@ -99,7 +99,9 @@ impl Collector {
     /// The decisions in force for an agent.
     pub fn decisions_for(&self, agent: &str) -> FleetDecisions {
         let machines = self.lock().ids().to_vec();
-        self.fleet.view().decisions_for(agent, &machines, self.clock.now())
+        let store = self.store_state().borrow().error().map(|_| "away".to_owned());
+        let decisions = self.fleet.view().decisions_for(agent, &machines, self.clock.now());
+        FleetDecisions { store, ..decisions }
     }
 
     /// Which machine runs what.

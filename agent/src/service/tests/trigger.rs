@@ -16,7 +16,7 @@ impl Story {
         let Some(Action::AskFleet { image, ask }) = self.act() else { panic!("no question") };
         let why = "another machine is trying it".to_owned();
         let answer =
-            FleetAnswer { answer: Permission::Wait, why, gate: Some("ring".into()), again: 30, agent: None };
+            FleetAnswer { answer: Permission::Wait, why, gate: Some("ring".into()), again: 30, agent: None, store: None };
         self.input(Input::FleetAnswered { image, ask, answer: Ok(answer) });
         assert_eq!(self.held_by().as_deref(), Some("ring"));
     }
