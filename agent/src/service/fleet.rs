@@ -73,6 +73,9 @@ pub struct FleetView {
     /// Seconds that this machine's clock is ahead of the warden's, where that is too much to rely on it.
     #[serde(skip)]
     pub clock_ahead: Option<i64>,
+    /// Counts how often a warden was heard for the first time, or again after a silence: its store may be a new one.
+    #[serde(skip)]
+    pub contact: u64,
 }
 
 /// What a tag names, and since when the fleet has known that.
@@ -162,8 +165,8 @@ impl FleetView {
     /// The same with wardens that decide nothing: what was decided before is void.
     #[must_use]
     pub fn without_fleet(&self) -> Self {
-        let Self { warden, ring, patience, .. } = self.clone();
-        Self { warden, ring, patience, ..Self::default() }
+        let Self { warden, ring, patience, contact, .. } = self.clone();
+        Self { warden, ring, patience, contact, ..Self::default() }
     }
 
     /// The freeze in force for an image that lasts longest. A warden sends only those that cover this machine.

@@ -89,7 +89,10 @@ impl FleetListener {
                     let known = (**self.view.borrow()).clone();
                     self.show(configured(known, push)).await;
                 }
-                None => self.show(FleetView::default()).await,
+                None => {
+                    let contact = self.view.borrow().contact;
+                    self.show(FleetView { contact, ..FleetView::default() }).await;
+                }
             }
             let is_other = async |active: &mut Watch| {
                 // An error means that the program is stopping.
@@ -128,7 +131,9 @@ impl FleetListener {
                         (heard.decisions.revision, heard.decisions.verdicts) != (revision, verdicts);
                     let is_stale = heard.decisions.store.is_some();
                     let known = self.view.borrow().clone();
-                    self.show(known.heard(heard.decisions, heard.date, now())).await;
+                    let contact = known.contact + u64::from(is_first);
+                    let heard = known.heard(heard.decisions, heard.date, now());
+                    self.show(FleetView { contact, ..heard }).await;
                     let is_early = is_stale || !is_news && !is_first && begin.elapsed() < WAIT / 2;
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
@@ -302,6 +307,46 @@ mod tests {
             clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
             record,
         }
+    }
+
+    /// A warden that fails every third question.
+    struct Restarted(Mutex<u64>);
+
+    #[async_trait]
+    impl Fleet for Restarted {
+        async fn decisions(&self, _: Known, wait: Duration) -> Result<Heard, FleetError> {
+            tokio::time::sleep(wait).await;
+            let mut asked = self.0.lock().unwrap();
+            *asked += 1;
+            if (*asked).is_multiple_of(3) {
+                return Err(FleetError::Away("no connection".to_owned()));
+            }
+            Ok(Heard { decisions: FleetDecisions::default(), date: None })
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_warden_that_is_heard_again_counts_as_one_that_knows_nothing_yet() {
+        let listener = listener(Arc::new(Restarted(Mutex::default())), Arc::new(|_| ()));
+        assert_eq!(listener.view.borrow().contact, 0);
+        // Heard at 0 s and at 50 s, missed at 100 s.
+        let _ = timeout(Duration::from_secs(90), listener.poll()).await;
+        assert_eq!(listener.view.borrow().contact, 1);
+        let _ = timeout(Duration::from_secs(160), listener.poll()).await;
+        assert_eq!(listener.view.borrow().contact, 3, "once for the new start, once after the silence");
+        assert_eq!(listener.view.borrow().without_fleet().contact, 3, "it never counts anew");
     }
 
     #[tokio::test(start_paused = true)]

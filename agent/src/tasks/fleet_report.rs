@@ -65,19 +65,20 @@ impl FleetReporter {
 
     async fn inventories(&self) {
         let mut view = self.view.clone();
-        let mut sent: Option<(Inventory, Instant)> = None;
+        let mut sent: Option<Sent> = None;
         loop {
             let present = |view: &Arc<FleetView>| matches!(view.link, Link::Present);
             if view.wait_for(present).await.is_err() {
                 return std::future::pending().await;
             }
+            let contact = self.view.borrow().contact;
             let inventory = self.inventory();
             let is_due =
-                sent.as_ref().is_none_or(|(last, at)| *last != inventory || at.elapsed() >= INVENTORY_EVERY);
+                sent.as_ref().is_none_or(|sent| sent.is_outdated(&inventory, contact, Instant::now()));
             let mut wait = SETTLE;
             if is_due && !self.services.is_starting() {
                 match self.fleet.report(&inventory).await {
-                    Ok(()) => sent = Some((inventory, Instant::now())),
+                    Ok(()) => sent = Some(Sent { inventory, contact, at: Instant::now() }),
                     Err(error) => {
                         tracing::debug!("the inventory could not be sent: {error}");
                         wait = INVENTORY_RETRY;
@@ -129,6 +130,22 @@ impl FleetReporter {
             join_all(renew).await;
             sleep(LOOK_EVERY).await;
         }
+    }
+}
+
+/// What was reported last.
+struct Sent {
+    inventory: Inventory,
+    /// [`FleetView::contact`] then: a warden that was away since may have a store that knows nothing of this machine.
+    contact: u64,
+    at: Instant,
+}
+
+impl Sent {
+    fn is_outdated(&self, inventory: &Inventory, contact: u64, now: Instant) -> bool {
+        self.inventory != *inventory
+            || self.contact != contact
+            || now.duration_since(self.at) >= INVENTORY_EVERY
     }
 }
 
@@ -208,6 +225,17 @@ mod tests {
 
     fn ask(digest: &str) -> FleetAsk {
         FleetAsk { image: "r.example/web:1".into(), digest: digest.into(), service: "web".into(), ring: 0 }
+    }
+
+    #[test]
+    fn what_was_reported_is_reported_again_after_a_change_an_hour_or_a_silence_of_the_warden() {
+        let (at, inventory) = (Instant::now(), Inventory::default());
+        let sent = Sent { inventory: inventory.clone(), contact: 1, at };
+        let hour = Duration::from_hours(1);
+        assert!(!sent.is_outdated(&inventory, 1, at + hour / 2));
+        assert!(sent.is_outdated(&inventory, 1, at + hour));
+        assert!(sent.is_outdated(&inventory, 2, at));
+        assert!(sent.is_outdated(&Inventory { ring: 1, ..inventory }, 1, at));
     }
 
     #[test]
