@@ -92,7 +92,10 @@ impl Wardens {
                     *self.active.lock().unwrap_or_else(PoisonError::into_inner) = at;
                     return Ok(answer);
                 }
-                Err(FleetError::NoFleet) => {}
+                Err(FleetError::NoFleet) if self.is_warden(at).await => {}
+                Err(FleetError::NoFleet) => {
+                    away = away.or_else(|| Some("what answers there is no warden".to_owned()));
+                }
                 Err(FleetError::Away(why)) => away = away.or(Some(why)),
                 Err(FleetError::Busy) => is_busy = true,
             }
@@ -105,6 +108,13 @@ impl Wardens {
             return Err(FleetError::Busy);
         }
         Err(away.map_or(FleetError::NoFleet, FleetError::Away))
+    }
+
+    /// Whether it is a warden that answers: every version has `/health`, and a proxy that has lost its warden has not.
+    async fn is_warden(&self, at: usize) -> bool {
+        let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
+        let answer = self.client.get(url).timeout(ASK).send().await;
+        answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
 }
 
