@@ -53,6 +53,8 @@ struct Permit {
     digest: Digest,
     ask: FleetAsk,
     state: PermitState,
+    /// There was news after it was asked: an answer that holds may be older than that.
+    is_outdated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,9 +82,12 @@ fn is_same(one: &FleetAsk, other: &FleetAsk) -> bool {
 }
 
 impl Permits {
-    /// What was held back is asked again with the next check.
+    /// What was held back is asked again with the next check, and so is what is being asked if it is held back.
     pub(super) fn ask_again(&mut self) {
         self.asked.retain(|permit| !matches!(permit.state, PermitState::Held(_)));
+        for permit in &mut self.asked {
+            permit.is_outdated = permit.state == PermitState::Asking;
+        }
     }
 
     /// The same for a service with another configuration: leases that it may have are kept or given back by what it wants.
@@ -141,6 +146,7 @@ impl Service {
             digest,
             ask: ask.clone(),
             state: PermitState::Asking,
+            is_outdated: false,
         });
         FleetSays::Ask(Box::new(Action::AskFleet { image, ask }))
     }
@@ -193,6 +199,10 @@ impl Service {
             PermitState::Held(hold) => hold.until,
             _ => return,
         };
+        if std::mem::take(&mut permit.is_outdated) {
+            self.permits.asked.retain(|permit| permit.image != image || !is_same(&permit.ask, ask));
+            return;
+        }
         self.recheck_at = Some(self.recheck_at.map_or(until, |at| at.min(until)));
         let candidates = self.seen_candidates();
         self.announce(&candidates, now);

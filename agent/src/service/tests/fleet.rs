@@ -13,6 +13,9 @@ use crate::service::fleet::{FleetView, Link};
 use crate::service::rollout::probation::Failure;
 use crate::service::swarm::plan::{SwarmFailed, SwarmPhase, SwarmResult};
 
+#[path = "fleet_permits.rs"]
+mod permits;
+
 fn found(remote: char) -> Observation {
     let web = running("web");
     observed(remote, &[local("sha256:one", &['1'])], &[&web])
@@ -351,20 +354,6 @@ fn an_answer_that_does_not_come_holds_only_a_ring() {
     let mut none = story(present());
     assert!(none.asks_fleet());
     assert!(none.fleet_answers(Err(FleetError::NoFleet)).begins());
-}
-
-#[test]
-fn a_warden_without_time_holds_every_ring_for_some_seconds() {
-    for ring in [0, 1] {
-        let mut story = story(FleetView { ring, ..present() });
-        assert!(story.asks_fleet());
-        story.fleet_answers(Err(FleetError::Busy));
-        assert!(!story.asks_fleet(), "ring {ring}");
-        assert_eq!((story.gate().as_deref(), story.service.leases()), (Some("ring"), Vec::new()));
-        assert_eq!(story.service.recheck_at, Some(story.start + SignedDuration::from_secs(10)));
-        story.at(10).check(found('2'));
-        assert!(story.asks_fleet());
-    }
 }
 
 #[test]
