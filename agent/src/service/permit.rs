@@ -4,12 +4,13 @@
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, Permission};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
 
 use super::Service;
 use super::action::Action;
 use super::candidate::Candidate;
+use super::event::Event;
 use super::fleet::line;
 use super::rollout::plan::{Cause, ImageChange};
 
@@ -40,7 +41,7 @@ pub(super) struct Permits {
     leased: Vec<FleetAsk>,
     /// Those that are being given back: nothing of the same digest is asked until that is over.
     releasing: Vec<FleetAsk>,
-    /// What the last deployment was asked for, if it has ended with a verdict: that ends the lease.
+    /// What of the last deployment has a verdict: that ends the lease.
     pub(super) decided: Vec<FleetAsk>,
     /// The service is configured no more: nothing that is not under way begins.
     is_retired: bool,
@@ -304,6 +305,14 @@ impl Service {
         }
     }
 
+    /// Notes what the event is a verdict on. What else was deployed has none, and its lease is given back.
+    pub(super) fn note_verdict(&mut self, event: &Event) {
+        let Some((image, digest)) = verdict_on(event) else { return };
+        let (image, digest) = (image.to_string(), digest.to_string());
+        let asks = self.deployed_asks().unwrap_or_default();
+        self.permits.decided.extend(asks.into_iter().filter(|ask| ask.image == image && ask.digest == digest));
+    }
+
     /// The deployment under way: what it is for, and what it brings.
     fn deployed_changes(&self) -> Option<(&Cause, &[ImageChange])> {
         let in_swarm = || self.durable.swarm.as_ref().map(|r| (&r.plan.cause, r.plan.change.as_slice()));
@@ -322,6 +331,17 @@ impl Service {
             ring: self.fleet.ring,
         };
         is_asked.then(|| changes.iter().map(ask).collect())
+    }
+}
+
+/// The image and the digest that an event is a verdict on. An image that no container runs on has none (DECISIONS 8).
+fn verdict_on(event: &Event) -> Option<(&Reference, &Digest)> {
+    match event {
+        Event::Updated(updated) if updated.used => Some((&updated.change.reference, &updated.change.digest)),
+        Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => {
+            Some((failed.image.as_ref()?, &failed.digests.as_ref()?.1))
+        }
+        _ => None,
     }
 }
 
