@@ -26,6 +26,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// How often the inventory is sent although nothing has changed, and again where that failed.
 const INVENTORY_EVERY: Duration = Duration::from_hours(1);
 const INVENTORY_RETRY: Duration = Duration::from_mins(1);
+/// Images of one report; a warden takes no more.
+const MOST_IMAGES: usize = 1000;
 /// How often a lease is renewed; it is dead after 90 s.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// How often it is looked which leases are in use, and whether a verdict has arrived.
@@ -72,11 +74,14 @@ impl FleetReporter {
                 return std::future::pending().await;
             }
             let contact = self.view.borrow().contact;
-            let inventory = self.inventory();
+            let (inventory, left_out) = self.inventory();
             let is_due =
                 sent.as_ref().is_none_or(|sent| sent.is_outdated(&inventory, contact, Instant::now()));
             let mut wait = SETTLE;
             if is_due && !self.services.is_starting() {
+                if left_out > 0 {
+                    tracing::warn!(left_out, "the fleet is not told of all images: {MOST_IMAGES} are the most");
+                }
                 match self.fleet.report(&inventory).await {
                     Ok(()) => sent = Some(Sent { inventory, contact, at: Instant::now() }),
                     Err(error) => {
@@ -89,13 +94,15 @@ impl FleetReporter {
         }
     }
 
-    fn inventory(&self) -> Inventory {
+    /// What runs here, and how many images that leaves out.
+    fn inventory(&self) -> (Inventory, usize) {
         let report = self.services.report(self.clock.now());
         let mut images = Vec::new();
         for (worker, record) in self.services.workers().iter().zip(&report.services) {
             images.extend(images_of(worker, record));
         }
-        Inventory { ring: self.view.borrow().ring, images }
+        let left_out = keep_most(&mut images);
+        (Inventory { ring: self.view.borrow().ring, images }, left_out)
     }
 
     async fn leases(&self) {
@@ -131,6 +138,11 @@ impl FleetReporter {
             sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// Leaves out what is too much; how many that are.
+fn keep_most(images: &mut Vec<InventoryImage>) -> usize {
+    images.drain(MOST_IMAGES.min(images.len())..).count()
 }
 
 /// What was reported last.
@@ -236,6 +248,17 @@ mod tests {
         assert!(sent.is_outdated(&inventory, 1, at + hour));
         assert!(sent.is_outdated(&inventory, 2, at));
         assert!(sent.is_outdated(&Inventory { ring: 1, ..inventory }, 1, at));
+    }
+
+    #[test]
+    fn of_too_many_images_the_first_are_reported() {
+        for (count, left_out) in [(0, 0), (1000, 0), (1003, 3)] {
+            let image = |n| serde_json::from_str(&format!(r#"{{"service":"s{n}","image":"r.example/web:1"}}"#));
+            let mut images: Vec<InventoryImage> = (0..count).map(|n| image(n).unwrap()).collect();
+            assert_eq!(keep_most(&mut images), left_out);
+            assert_eq!(images.len(), count - left_out);
+            assert!(images.first().is_none_or(|first| first.service == "s0"));
+        }
     }
 
     #[test]
