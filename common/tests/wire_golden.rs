@@ -85,6 +85,8 @@ fn decisions_of_the_fleet_keep_their_shape() {
 fn what_runs_where_keeps_its_shape() {
     let inventory: Inventory = survives(include_str!("golden/inventory.json"));
     assert_eq!(inventory.images[0].available.as_deref(), Some("sha256:bb"));
+    let named: Vec<_> = inventory.images.iter().map(|image| image.available_image.as_deref()).collect();
+    assert_eq!(named, [None, Some("registry.example/team/api:1.3")]);
     let images: FleetImages = survives(include_str!("golden/fleet_images.json"));
     assert_eq!(images.images[0].cells[0].verdict, Some(CellVerdict::Proven));
 }

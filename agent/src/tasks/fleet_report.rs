@@ -173,6 +173,10 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
             digest: state.and_then(|state| state.running.as_ref()).map(ToString::to_string),
             proven_at: state.and_then(|state| state.proven_at),
             available: state.and_then(|state| state.available.as_ref()).map(ToString::to_string),
+            available_image: state
+                .and_then(|state| state.available_as.as_ref())
+                .map(ToString::to_string)
+                .filter(|available| *available != reference),
             behind_since: state.and_then(|state| state.behind_since),
             blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
             gate: waiting.map(|waiting| waiting.gate.clone()),

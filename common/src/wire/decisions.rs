@@ -191,6 +191,9 @@ pub struct InventoryImage {
     /// What the registry has, where it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<String>,
+    /// Reference that names that, where it is another than `image`: a newer tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available_image: Option<String>,
     /// Since when the registry is known to have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

@@ -121,6 +121,7 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
         let optional = [
             ("digest", &image.digest),
             ("available", &image.available),
+            ("available_image", &image.available_image),
             ("blocked", &image.blocked),
             ("gate", &image.gate),
         ];

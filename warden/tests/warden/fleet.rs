@@ -234,6 +234,12 @@ async fn the_fleet_tells_since_when_it_has_seen_what_a_tag_names() {
     assert_eq!(told.as_array().unwrap().len(), 1);
     parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", "sha256:new")).await);
     assert_eq!(seen(B).await[0]["digest"], "sha256:new", "the tag names another");
+    let newer = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
+        "available": DIGEST, "available_image": "r:5000/web:2"}]});
+    parsed(&post(&warden, "/inventory", &bearer(A), &newer).await);
+    assert_eq!(seen(B).await, Value::Null, "it knows of no newer tag");
+    let told = seen(A).await;
+    assert_eq!((&told[0]["image"], &told[0]["digest"]), (&json!("r:5000/web:2"), &json!(DIGEST)), "{told}");
     warden.finish().await;
 }
 
