@@ -39,11 +39,15 @@ const TOKEN: &str = "0123456789abcdef-of-a";
 struct Store {
     inner: Arc<Embedded>,
     is_away: Arc<AtomicBool>,
+    is_hung: Arc<AtomicBool>,
 }
 
 impl Store {
     async fn reach(&self) -> Result<&Embedded, KeepError> {
         tokio::time::sleep(Duration::from_millis(3)).await;
+        if self.is_hung.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         if self.is_away.load(Ordering::Relaxed) { Err(KeepError("away".to_owned())) } else { Ok(&self.inner) }
     }
 }
@@ -101,6 +105,8 @@ struct Warden {
     collector: Arc<Collector>,
     /// Cuts it off from its store.
     is_cut_off: Arc<AtomicBool>,
+    /// Has its store give no answer.
+    is_hung: Arc<AtomicBool>,
     stop: CancellationToken,
     tasks: TaskSet,
 }
@@ -108,7 +114,9 @@ struct Warden {
 impl Warden {
     fn start(inner: &Arc<Embedded>) -> Self {
         let is_cut_off = Arc::new(AtomicBool::new(false));
-        let keep = Arc::new(Store { inner: inner.clone(), is_away: is_cut_off.clone() });
+        let is_hung = Arc::new(AtomicBool::new(false));
+        let (is_away, hangs) = (is_cut_off.clone(), is_hung.clone());
+        let keep = Arc::new(Store { inner: inner.clone(), is_away, is_hung: hangs });
         let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
         let (collector, task) = Collector::new(keep, vec!["a".to_owned()], retention, Arc::new(SystemClock));
         let stop = CancellationToken::new();
@@ -139,7 +147,7 @@ impl Warden {
         let tasks = TaskSet::new();
         tasks.spawn("collector", task.run(stop.clone()));
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, collector, is_cut_off, stop, tasks }
+        Self { at, collector, is_cut_off, is_hung, stop, tasks }
     }
 
     /// Cuts it off from its store, and waits until it knows.
@@ -214,4 +222,21 @@ async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() 
     assert_eq!((answer.answer, answer.store.as_deref()), (Permission::Wait, Some("away")));
     one.finish().await;
     other.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_counts_as_offline_hears_the_decisions_while_the_store_hangs() {
+    let warden = Warden::start(&store());
+    let agent = agent_of(&[&warden]);
+    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    assert_eq!(warden.collector.record_heartbeat("a", Err("it has not polled".to_owned())).await, Ok(true));
+    while warden.collector.machine_records()[0].online != Some(false) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    warden.is_hung.store(true, Ordering::Relaxed);
+    let begin = std::time::Instant::now();
+    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    warden.is_hung.store(false, Ordering::Relaxed);
+    warden.stop.cancel();
 }

@@ -23,6 +23,8 @@ use crate::keep::{Change, KeepError, Outcome, Versioned};
 
 /// Time for an answer to an agent, which waits for 2 s (DECISIONS 8).
 const ASK_TIME: Duration = Duration::from_millis(1500);
+/// Time for noting that an agent polls, before it is answered.
+const POLL_TIME: Duration = Duration::from_secs(1);
 /// How often a value is written again that another warden has changed meanwhile.
 const TRIES: usize = 20;
 /// Values that are removed in one go, so that nobody waits long for it.
@@ -230,8 +232,11 @@ impl Collector {
     pub async fn record_poll(&self, agent: &str) {
         let now = self.clock.now();
         self.polls().insert(agent.to_owned(), now);
-        if let Err(error) = self.record_heartbeat(agent, Ok(())).await {
-            tracing::debug!(agent, %error, "that the agent polls was not stored");
+        // The agent is told the decisions whatever the store does; the next poll notes it, too.
+        match timeout(POLL_TIME, self.record_heartbeat(agent, Ok(()))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(agent, %error, "that the agent polls was not stored"),
+            Err(_) => tracing::debug!(agent, "that the agent polls was not stored in time"),
         }
     }
 
