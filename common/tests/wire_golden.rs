@@ -1,8 +1,9 @@
 //! What goes over the wire, byte for byte, against files that only change on purpose (DECISIONS 3).
 
 use evenkeel_common::wire::{
-    AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, Health, HistoryPage,
-    IngestReply, Inventory, Kind, Level, Permission, PushedEntry,
+    AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, FleetUnblockReply,
+    FleetUnblockRequest, FreezeReply, FreezeRequest, Health, HistoryPage, IngestReply, Inventory,
+    InventoryReply, Kind, Level, Permission, PushedEntry, ReleaseReply, ThawReply, ThawRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -79,6 +80,32 @@ fn decisions_of_the_fleet_keep_their_shape() {
     assert_eq!((answer.store, away.store.as_deref()), (None, Some("away")));
     let ask = r#"{"image":"r.example/web:1","digest":"sha256:bb","service":"web","ring":2}"#;
     assert_eq!(survives::<FleetAsk>(ask).ring, 2);
+}
+
+#[test]
+fn what_people_decide_keeps_its_shape() {
+    let freeze: FreezeRequest = survives(include_str!("golden/freeze_request.json"));
+    assert_eq!(freeze.scope.image.as_deref(), Some("registry.example/team/web"));
+    let all: FreezeRequest = serde_json::from_str(r#"{"reason":"x","until":"2026-01-03T03:04:05Z"}"#)
+        .expect("a freeze of the whole fleet");
+    assert!(all.scope.is_all());
+    let frozen: FreezeReply = survives(include_str!("golden/freeze_reply.json"));
+    assert_eq!((frozen.id.as_str(), frozen.revision), ("7", 12));
+    let thaw: ThawRequest = survives(include_str!("golden/thaw_request.json"));
+    assert_eq!(thaw.id.as_deref(), Some("7"));
+    assert_eq!(survives::<ThawRequest>("{}"), ThawRequest::default());
+    assert_eq!(survives::<ThawReply>(include_str!("golden/thaw_reply.json")).revision, 13);
+    let unblock: FleetUnblockRequest = survives(include_str!("golden/unblock_request.json"));
+    assert_eq!(unblock.digest, "sha256:bb");
+    assert_eq!(survives::<FleetUnblockReply>(include_str!("golden/unblock_reply.json")).revision, 14);
+}
+
+#[test]
+fn what_agents_give_back_and_report_is_answered_in_a_shape_that_stays() {
+    let release: FleetAsk = survives(include_str!("golden/release_request.json"));
+    assert_eq!((release.service.as_str(), release.ring), ("web", 2));
+    assert_eq!(survives::<ReleaseReply>(include_str!("golden/release_reply.json")).status, "released");
+    assert_eq!(survives::<InventoryReply>(include_str!("golden/inventory_reply.json")).fleet, 12);
 }
 
 #[test]

@@ -130,6 +130,25 @@ fn a_span_of_time_is_the_same_for_every_reader() {
 }
 
 #[test]
+fn the_page_says_while_the_store_is_away() {
+    let stage = scene();
+    let away = json!({ "status": "ok", "store": "away", "error": "connection refused" });
+    stage.answer("GET /health", 200, &away);
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the banner", "!document.querySelector('#store-away').hidden");
+    let text = "document.querySelector('#store-away').innerText";
+    assert_eq!(
+        browser.value(text),
+        "The warden's store is away. Agents keep their entries until it is back; what is shown may be old. \
+         connection refused"
+    );
+    stage.answer("GET /health", 200, &json!({ "status": "ok" }));
+    browser.run("document.dispatchEvent(new Event('visibilitychange'));");
+    browser.wait("its end", "document.querySelector('#store-away').hidden");
+}
+
+#[test]
 fn a_store_that_is_away_says_so_and_is_asked_again_by_hand() {
     let stage = scene();
     stage.answer("GET /history?limit=100&before=1000", 503, &json!({ "error": "the store is away" }));
