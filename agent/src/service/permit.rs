@@ -310,7 +310,9 @@ impl Service {
         let Some((image, digest)) = verdict_on(event) else { return };
         let (image, digest) = (image.to_string(), digest.to_string());
         let asks = self.deployed_asks().unwrap_or_default();
-        self.permits.decided.extend(asks.into_iter().filter(|ask| ask.image == image && ask.digest == digest));
+        self.permits
+            .decided
+            .extend(asks.into_iter().filter(|ask| ask.image == image && ask.digest == digest));
     }
 
     /// The deployment under way: what it is for, and what it brings.

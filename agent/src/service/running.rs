@@ -77,7 +77,10 @@ impl Service {
             image: image.configured.clone(),
             proven_at: self.proof_of(image, &live).filter(|_| running.is_some()),
             running,
-            available_as: self.view_of(image).filter(|_| available.is_some()).map(|view| view.target().clone()),
+            available_as: self
+                .view_of(image)
+                .filter(|_| available.is_some())
+                .map(|view| view.target().clone()),
             available,
             behind_since: since.flatten(),
         }

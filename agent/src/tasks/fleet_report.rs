@@ -80,7 +80,10 @@ impl FleetReporter {
             let mut wait = SETTLE;
             if is_due && !self.services.is_starting() {
                 if left_out > 0 {
-                    tracing::warn!(left_out, "the fleet is not told of all images: {MOST_IMAGES} are the most");
+                    tracing::warn!(
+                        left_out,
+                        "the fleet is not told of all images: {MOST_IMAGES} are the most"
+                    );
                 }
                 match self.fleet.report(&inventory).await {
                     Ok(()) => sent = Some(Sent { inventory, contact, at: Instant::now() }),
@@ -257,7 +260,8 @@ mod tests {
     #[test]
     fn of_too_many_images_the_first_are_reported() {
         for (count, left_out) in [(0, 0), (1000, 0), (1003, 3)] {
-            let image = |n| serde_json::from_str(&format!(r#"{{"service":"s{n}","image":"r.example/web:1"}}"#));
+            let image =
+                |n| serde_json::from_str(&format!(r#"{{"service":"s{n}","image":"r.example/web:1"}}"#));
             let mut images: Vec<InventoryImage> = (0..count).map(|n| image(n).unwrap()).collect();
             assert_eq!(keep_most(&mut images), left_out);
             assert_eq!(images.len(), count - left_out);

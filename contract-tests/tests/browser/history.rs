@@ -108,7 +108,10 @@ fn a_machine_is_searched_by_the_id_that_was_chosen() {
     browser.wait("what the warden says of it", &format!("{VISIBLE} === 3"));
     let asked = stage.received().into_iter().map(|(request, _)| request);
     let asked: Vec<_> = asked.filter(|request| request.contains("/history")).collect();
-    assert!(!asked.is_empty() && asked.iter().all(|request| request.ends_with("machine=harbour")), "{asked:?}");
+    assert!(
+        !asked.is_empty() && asked.iter().all(|request| request.ends_with("machine=harbour")),
+        "{asked:?}"
+    );
 }
 
 #[test]

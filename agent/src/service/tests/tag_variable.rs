@@ -118,8 +118,7 @@ fn the_fleet_is_asked_about_the_newer_tag() {
     let state = story.service.snapshot(PullProgress::default()).images.remove(0);
     assert_eq!((state.available, state.available_as), (Some(digest('2')), Some(tagged("2"))));
     let why = String::new();
-    let go =
-        FleetAnswer { answer: Permission::Go, why, gate: None, again: 30, agent: None, store: None };
+    let go = FleetAnswer { answer: Permission::Go, why, gate: None, again: 30, agent: None, store: None };
     story.input(Input::FleetAnswered { image, ask: ask.clone(), answer: Ok(go) });
     assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
     assert_eq!(story.service.leases(), [ask], "it is the same lease");

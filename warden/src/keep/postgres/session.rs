@@ -144,7 +144,8 @@ struct Facts {
 
 /// Simple queries only: they work on every server, and through every pooler.
 async fn facts(client: &Client) -> Result<Facts, Fault> {
-    let ask = format!("SHOW server_version_num; SHOW server_encoding; SELECT pg_backend_pid(); SELECT {TIME}");
+    let ask =
+        format!("SHOW server_version_num; SHOW server_encoding; SELECT pg_backend_pid(); SELECT {TIME}");
     let answers = client.simple_query(&ask).await?;
     let mut rows = answers.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.try_get(0).ok().flatten(),
