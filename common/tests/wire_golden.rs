@@ -1,8 +1,9 @@
 //! What goes over the wire, byte for byte, against files that only change on purpose (DECISIONS 3).
 
 use evenkeel_common::wire::{
-    AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, Health, HistoryPage,
-    IngestReply, Inventory, Kind, Level, Permission, PushedEntry,
+    AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, FleetUnblockReply,
+    FleetUnblockRequest, FreezeReply, FreezeRequest, Health, HistoryPage, IngestReply, Inventory,
+    InventoryReply, Kind, Level, Permission, PushedEntry, ReleaseReply, ThawReply, ThawRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,25 +65,55 @@ fn decisions_of_the_fleet_keep_their_shape() {
     let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
     assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
     assert_eq!((decisions.seen[0].digest.as_str(), decisions.seen[0].seconds_ago), ("sha256:bb", 7200));
-    assert_eq!(decisions.verdicts, 11);
-    let before = FleetDecisions { seen: Vec::new(), verdicts: 0, ..decisions };
+    assert_eq!((decisions.verdicts, decisions.store.as_deref()), (11, Some("away")));
+    let before = FleetDecisions { seen: Vec::new(), verdicts: 0, store: None, ..decisions };
     let text = serde_json::to_string(&before).expect("decisions are JSON");
     assert!(
-        !text.contains("seen") && !text.contains("verdicts"),
+        ["seen", "verdicts", "store"].iter().all(|key| !text.contains(key)),
         "agents of before get what they know: {text}"
     );
     let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
     assert_eq!(none, FleetDecisions::default());
     let answer: FleetAnswer = survives(include_str!("golden/fleet_answer.json"));
     assert_eq!((answer.answer, answer.again), (Permission::Wait, 30));
+    let away: FleetAnswer = survives(include_str!("golden/fleet_answer_store_away.json"));
+    assert_eq!((answer.store, away.store.as_deref()), (None, Some("away")));
     let ask = r#"{"image":"r.example/web:1","digest":"sha256:bb","service":"web","ring":2}"#;
     assert_eq!(survives::<FleetAsk>(ask).ring, 2);
+}
+
+#[test]
+fn what_people_decide_keeps_its_shape() {
+    let freeze: FreezeRequest = survives(include_str!("golden/freeze_request.json"));
+    assert_eq!(freeze.scope.image.as_deref(), Some("registry.example/team/web"));
+    let all: FreezeRequest = serde_json::from_str(r#"{"reason":"x","until":"2026-01-03T03:04:05Z"}"#)
+        .expect("a freeze of the whole fleet");
+    assert!(all.scope.is_all());
+    let frozen: FreezeReply = survives(include_str!("golden/freeze_reply.json"));
+    assert_eq!((frozen.id.as_str(), frozen.revision), ("7", 12));
+    let thaw: ThawRequest = survives(include_str!("golden/thaw_request.json"));
+    assert_eq!(thaw.id.as_deref(), Some("7"));
+    assert_eq!(survives::<ThawRequest>("{}"), ThawRequest::default());
+    assert_eq!(survives::<ThawReply>(include_str!("golden/thaw_reply.json")).revision, 13);
+    let unblock: FleetUnblockRequest = survives(include_str!("golden/unblock_request.json"));
+    assert_eq!(unblock.digest, "sha256:bb");
+    assert_eq!(survives::<FleetUnblockReply>(include_str!("golden/unblock_reply.json")).revision, 14);
+}
+
+#[test]
+fn what_agents_give_back_and_report_is_answered_in_a_shape_that_stays() {
+    let release: FleetAsk = survives(include_str!("golden/release_request.json"));
+    assert_eq!((release.service.as_str(), release.ring), ("web", 2));
+    assert_eq!(survives::<ReleaseReply>(include_str!("golden/release_reply.json")).status, "released");
+    assert_eq!(survives::<InventoryReply>(include_str!("golden/inventory_reply.json")).fleet, 12);
 }
 
 #[test]
 fn what_runs_where_keeps_its_shape() {
     let inventory: Inventory = survives(include_str!("golden/inventory.json"));
     assert_eq!(inventory.images[0].available.as_deref(), Some("sha256:bb"));
+    let named: Vec<_> = inventory.images.iter().map(|image| image.available_image.as_deref()).collect();
+    assert_eq!(named, [None, Some("registry.example/team/api:1.3")]);
     let images: FleetImages = survives(include_str!("golden/fleet_images.json"));
     assert_eq!(images.images[0].cells[0].verdict, Some(CellVerdict::Proven));
 }

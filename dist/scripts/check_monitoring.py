@@ -13,7 +13,7 @@ import yaml
 
 REPO, WORK = map(pathlib.Path, sys.argv[1:3])
 # These are shown, with these labels, only for containers that were measured, which takes an engine, while an update waits,
-# or for images that a fleet runs. That the name is right is read off the source instead.
+# for images that a fleet runs, or with PostgreSQL as store. That the name is right is read off the source instead.
 MEASURED = {
     "evenkeel_update_waiting": {"service", "gate"},
     "evenkeel_service_cpu_cores": {"service"},
@@ -21,6 +21,7 @@ MEASURED = {
     "evenkeel_service_memory_limit_bytes": {"service"},
     "evenkeel_warden_behind_machines": {"image"},
     "evenkeel_warden_behind_seconds": {"image"},
+    "evenkeel_warden_store_clock_skew_seconds": set(),
 }
 # Made by Prometheus itself.
 SYNTHETIC = {"up", "ALERTS"}

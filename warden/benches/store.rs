@@ -203,7 +203,7 @@ impl Server {
     }
 
     fn keep(&self) -> Arc<dyn Keep> {
-        Arc::new(Postgres::new(StoreUrl::parse(&self.1).unwrap()))
+        Arc::new(Postgres::new(StoreUrl::parse(&self.1).unwrap(), Arc::new(SystemClock)))
     }
 }
 

@@ -73,7 +73,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
 fn open_store(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn Keep>> {
     if let Some(url) = &config.store.url {
-        return Ok(Arc::new(Postgres::new(url.clone())));
+        return Ok(Arc::new(Postgres::new(url.clone(), clock.clone())));
     }
     Ok(match &config.state_path {
         Some(folder) => Arc::new(Embedded::open(folder, clock.clone())?),

@@ -5,6 +5,7 @@
 //!
 //! Probes of a round start one after the other, not all at once: what a burst needs stays allocated for good.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,8 +52,8 @@ pub struct Heartbeat {
     config: ConfigReceiver,
     collector: Arc<Collector>,
     interval: Duration,
-    /// Nobody is offline for polls that came before.
-    started: Instant,
+    /// Since when an agent is known here to have no URL. Nobody is offline for polls that were due before.
+    without_url: HashMap<String, Instant>,
 }
 
 impl Heartbeat {
@@ -65,7 +66,7 @@ impl Heartbeat {
             config,
             collector,
             interval: INTERVAL,
-            started: Instant::now(),
+            without_url: HashMap::new(),
         })
     }
 
@@ -84,6 +85,7 @@ impl Heartbeat {
             if let Err(error) = self.load_roots(&config.agents) {
                 tracing::error!(%error, "agents with https URLs cannot be probed");
             }
+            self.note_without_url(&config.agents);
             tokio::select! {
                 () = self.round(&config.agents) => {}
                 () = stop.cancelled() => return,
@@ -95,6 +97,15 @@ impl Heartbeat {
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Notes which agents have no URL from now on.
+    fn note_without_url(&mut self, agents: &[AgentConfig]) {
+        let mut before = std::mem::take(&mut self.without_url);
+        let now = Instant::now();
+        let without = agents.iter().filter(|agent| agent.url.is_none());
+        let mut since = |agent: &AgentConfig| before.remove(&agent.id).unwrap_or(now);
+        self.without_url = without.map(|agent| (agent.id.clone(), since(agent))).collect();
     }
 
     /// Loads the certificate authorities if these agents need them for the first time.
@@ -145,7 +156,7 @@ impl Heartbeat {
         let silence = self.collector.last_poll(agent).map(|last| now.duration_since(last));
         if silence.is_some_and(|silence| silence < NO_POLL) {
             self.record(agent, Ok(())).await;
-        } else if self.started.elapsed() >= NO_POLL.unsigned_abs() {
+        } else if self.without_url.get(agent).is_some_and(|since| since.elapsed() >= NO_POLL.unsigned_abs()) {
             let reason = format!("it has not polled for {} s", NO_POLL.as_secs());
             self.record(agent, Err(reason)).await;
         }

@@ -9,10 +9,11 @@ use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::PushConfig;
 use crate::ports::fleet::{Fleet, FleetError, Heard, Known};
@@ -21,6 +22,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// How long a warden has to answer a question, the time that it was asked to wait left out.
 const ASK: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_secs(10);
+/// Most requests side by side, the long poll left out. A warden takes 16 of one agent, pushed entries among them.
+const SIDE_BY_SIDE: usize = 8;
 /// Most bytes of an answer.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
@@ -31,6 +34,8 @@ pub struct Wardens {
     authorization: HeaderValue,
     /// The one that answered last.
     active: Mutex<usize>,
+    /// Limit on requests side by side. Whoever waits for a place has not begun to wait for an answer.
+    places: Semaphore,
 }
 
 impl Wardens {
@@ -55,35 +60,61 @@ impl Wardens {
         let client = if bases.iter().all(is_loopback) { client.no_proxy() } else { client };
         let client =
             client.build().map_err(|error| format!("cannot prepare to ask: {}", error.without_url()))?;
-        Ok(Self { client, bases, authorization, active: Mutex::new(0) })
+        Ok(Self { client, bases, authorization, active: Mutex::new(0), places: Semaphore::new(SIDE_BY_SIDE) })
     }
 
-    /// The first answer that can be used. Only where every warden that answers knows nothing of fleets there is none.
+    /// A place among the requests that are under way.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes it.
+        self.places.acquire().await.ok()
+    }
+
+    /// The first answer that can be used; one that is given for want of a store (`is_away`) only where there is no other.
+    /// Only where every warden that answers knows nothing of fleets there is none.
     async fn first<T: DeserializeOwned>(
         &self,
         limit: Duration,
         request: impl Fn(&Client, Url) -> RequestBuilder,
         path: &str,
+        is_away: impl Fn(&T) -> bool,
     ) -> Result<(T, HeaderMap), FleetError> {
         let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
         let others = (0..self.bases.len()).filter(|at| *at != active);
-        let mut away = None;
+        let (mut away, mut is_busy, mut fallback) = (None, false, None);
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
             let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
             let late = |_| Err(FleetError::Away(format!("no answer within {} s", limit.as_secs())));
             match answer.unwrap_or_else(late) {
+                Ok(answer) if is_away(&answer.0) => fallback = fallback.or(Some(answer)),
                 Ok(answer) => {
                     *self.active.lock().unwrap_or_else(PoisonError::into_inner) = at;
                     return Ok(answer);
                 }
-                Err(FleetError::NoFleet) => {}
+                Err(FleetError::NoFleet) if self.is_warden(at).await => {}
+                Err(FleetError::NoFleet) => {
+                    away = away.or_else(|| Some("what answers there is no warden".to_owned()));
+                }
                 Err(FleetError::Away(why)) => away = away.or(Some(why)),
+                Err(FleetError::Busy) => is_busy = true,
             }
         }
+        if let Some(answer) = fallback {
+            return Ok(answer);
+        }
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        if is_busy {
+            return Err(FleetError::Busy);
+        }
         Err(away.map_or(FleetError::NoFleet, FleetError::Away))
+    }
+
+    /// Whether it is a warden that answers: every version has `/health`, and a proxy that has lost its warden has not.
+    async fn is_warden(&self, at: usize) -> bool {
+        let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
+        let answer = self.client.get(url).timeout(ASK).send().await;
+        answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
 }
 
@@ -105,6 +136,10 @@ async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, He
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err(FleetError::Away("the warden refuses this agent's token".to_owned()));
+        }
+        StatusCode::TOO_MANY_REQUESTS => return Err(FleetError::Busy),
+        StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
+            return Err(FleetError::Busy);
         }
         other => return Err(FleetError::Away(format!("the warden answers {other}"))),
     }
@@ -131,23 +166,32 @@ impl Fleet for Wardens {
         let Known { revision, verdicts } = known;
         let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
         let (decisions, headers): (FleetDecisions, _) =
-            self.first(wait + REPORT, reqwest::Client::get, &path).await?;
+            self.first(wait + REPORT, reqwest::Client::get, &path, |_| false).await?;
+        if decisions.store.is_some() {
+            // What it says holds until the next one is asked, which may know better.
+            let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+            *active = (*active + 1) % self.bases.len().max(1);
+        }
         Ok(Heard { decisions, date: date(&headers) })
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-        let answer = self.first(ASK, |client, url| client.post(url).json(ask), "fleet/ask").await?;
-        Ok(answer.0)
+        let _place = self.place().await;
+        let post = |client: &Client, url| client.post(url).json(ask);
+        let is_away = |answer: &FleetAnswer| answer.store.is_some();
+        Ok(self.first(ASK, post, "fleet/ask", is_away).await?.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
+        let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(ask);
-        self.first::<serde_json::Value>(REPORT, post, "fleet/release").await.map(|_| ())
+        self.first::<serde_json::Value>(REPORT, post, "fleet/release", |_| false).await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
+        let _place = self.place().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
-        self.first::<serde_json::Value>(REPORT, post, "inventory").await.map(|_| ())
+        self.first::<serde_json::Value>(REPORT, post, "inventory", |_| false).await.map(|_| ())
     }
 }
 

@@ -33,6 +33,11 @@ async fn warden(answer: ResponseTemplate) -> MockServer {
     server
 }
 
+async fn health(server: &MockServer, status: u16) {
+    let answer = ResponseTemplate::new(status);
+    Mock::given(method("GET")).and(path("/base/health")).respond_with(answer).mount(server).await;
+}
+
 fn base(server: &MockServer) -> String {
     format!("{}/base", server.uri())
 }
@@ -83,10 +88,34 @@ async fn the_next_warden_is_asked_where_one_gives_no_answer_that_can_be_used() {
 }
 
 #[tokio::test]
+async fn a_warden_without_time_is_busy_and_not_away() {
+    let down = warden(ResponseTemplate::new(500)).await;
+    for busy in [ResponseTemplate::new(429), ResponseTemplate::new(503).insert_header("retry-after", "5")] {
+        let busy = warden(busy).await;
+        let asked = wardens(&[base(&busy), base(&down)]).ask(&question()).await;
+        assert_eq!(asked, Err(FleetError::Busy));
+    }
+    let broken = warden(ResponseTemplate::new(503)).await;
+    let asked = wardens(&[base(&broken)]).ask(&question()).await;
+    assert!(matches!(asked, Err(FleetError::Away(_))), "{asked:?}");
+}
+
+#[tokio::test]
 async fn there_is_no_fleet_only_where_every_warden_says_so() {
     let (old, broken) = (warden(ResponseTemplate::new(404)).await, warden(ResponseTemplate::new(500)).await);
+    health(&old, 200).await;
     assert_eq!(wardens(&[base(&old)]).ask(&question()).await, Err(FleetError::NoFleet));
     let both = wardens(&[base(&old), base(&broken)]).ask(&question()).await;
     assert!(matches!(both, Err(FleetError::Away(_))), "{both:?}");
     assert_eq!(CurrentWardens::default().ask(&question()).await, Err(FleetError::NoFleet));
+}
+
+#[tokio::test]
+async fn a_proxy_that_finds_no_warden_says_nothing_about_the_fleet() {
+    for (missing, status) in [(404, 404), (405, 502), (404, 301)] {
+        let proxy = warden(ResponseTemplate::new(missing)).await;
+        health(&proxy, status).await;
+        let asked = wardens(&[base(&proxy)]).ask(&question()).await;
+        assert!(matches!(asked, Err(FleetError::Away(_))), "{missing}, {status}: {asked:?}");
+    }
 }

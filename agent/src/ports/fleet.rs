@@ -49,4 +49,7 @@ pub enum FleetError {
     /// No warden gave an answer that can be used; the first one's failure.
     #[error("{0}")]
     Away(String),
+    /// A warden is there, and has no time for this request now.
+    #[error("the warden has too much to do")]
+    Busy,
 }

@@ -225,14 +225,7 @@ impl Service {
     pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
         self.durable.totals.fold(&event);
         self.ended = Ended::of(&event).or(self.ended);
-        // An image that no container runs on has no verdict (DECISIONS 8).
-        let is_verdict = match &event {
-            Event::Updated(updated) => updated.used,
-            other => matches!(other, Event::RolledBack { .. } | Event::RollbackFailed { .. }),
-        };
-        if is_verdict {
-            self.permits.decided = self.deployed_asks().unwrap_or_default();
-        }
+        self.note_verdict(&event);
         self.events.push((now, event));
     }
 

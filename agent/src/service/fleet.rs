@@ -73,6 +73,9 @@ pub struct FleetView {
     /// Seconds that this machine's clock is ahead of the warden's, where that is too much to rely on it.
     #[serde(skip)]
     pub clock_ahead: Option<i64>,
+    /// Counts how often a warden was heard for the first time, or again after a silence: its store may be a new one.
+    #[serde(skip)]
+    pub contact: u64,
 }
 
 /// What a tag names, and since when the fleet has known that.
@@ -101,7 +104,11 @@ impl FleetView {
     #[must_use]
     pub fn heard(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
         let ahead = date.map(|date| now.duration_since(date)).filter(|ahead| ahead.abs() >= CLOCK_OFF);
-        let FleetDecisions { revision, freezes, failed, seen, verdicts } = decisions;
+        if decisions.store.is_some() && decisions.revision < self.revision {
+            // Cut off from its store it knows less than what was heard before.
+            return Self { link: Link::Present, ..self.clone() };
+        }
+        let FleetDecisions { revision, freezes, failed, seen, verdicts, .. } = decisions;
         let latest = now.checked_add(LONGEST_FREEZE).unwrap_or(Timestamp::MAX);
         let freezes = freezes.into_iter().take(MOST).map(|freeze| {
             let left = SignedDuration::from_secs(i64::try_from(freeze.seconds_left).unwrap_or(i64::MAX));
@@ -158,8 +165,8 @@ impl FleetView {
     /// The same with wardens that decide nothing: what was decided before is void.
     #[must_use]
     pub fn without_fleet(&self) -> Self {
-        let Self { warden, ring, patience, .. } = self.clone();
-        Self { warden, ring, patience, ..Self::default() }
+        let Self { warden, ring, patience, contact, .. } = self.clone();
+        Self { warden, ring, patience, contact, ..Self::default() }
     }
 
     /// The freeze in force for an image that lasts longest. A warden sends only those that cover this machine.

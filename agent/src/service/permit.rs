@@ -4,12 +4,13 @@
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, Permission};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
 
 use super::Service;
 use super::action::Action;
 use super::candidate::Candidate;
+use super::event::Event;
 use super::fleet::line;
 use super::rollout::plan::{Cause, ImageChange};
 
@@ -18,6 +19,8 @@ const SOONEST: i64 = 1;
 const LATEST: i64 = 3_600;
 /// Wait before it is asked again where no warden answered and its ring has to wait for one. Seconds.
 const UNANSWERED: i64 = 30;
+/// The same where one is there and had no time. Seconds.
+const BUSY: i64 = 10;
 
 /// What the warden said to an update that it holds back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(super) struct Permits {
     leased: Vec<FleetAsk>,
     /// Those that are being given back: nothing of the same digest is asked until that is over.
     releasing: Vec<FleetAsk>,
-    /// What the last deployment was asked for, if it has ended with a verdict: that ends the lease.
+    /// What of the last deployment has a verdict: that ends the lease.
     pub(super) decided: Vec<FleetAsk>,
     /// The service is configured no more: nothing that is not under way begins.
     is_retired: bool,
@@ -51,6 +54,8 @@ struct Permit {
     digest: Digest,
     ask: FleetAsk,
     state: PermitState,
+    /// There was news after it was asked: an answer that holds may be older than that.
+    is_outdated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +83,12 @@ fn is_same(one: &FleetAsk, other: &FleetAsk) -> bool {
 }
 
 impl Permits {
-    /// What was held back is asked again with the next check.
+    /// What was held back is asked again with the next check, and so is what is being asked if it is held back.
     pub(super) fn ask_again(&mut self) {
         self.asked.retain(|permit| !matches!(permit.state, PermitState::Held(_)));
+        for permit in &mut self.asked {
+            permit.is_outdated = permit.state == PermitState::Asking;
+        }
     }
 
     /// The same for a service with another configuration: leases that it may have are kept or given back by what it wants.
@@ -139,6 +147,7 @@ impl Service {
             digest,
             ask: ask.clone(),
             state: PermitState::Asking,
+            is_outdated: false,
         });
         FleetSays::Ask(Box::new(Action::AskFleet { image, ask }))
     }
@@ -179,12 +188,22 @@ impl Service {
                 agent: None,
                 until: now + SignedDuration::from_secs(UNANSWERED),
             }),
-            Err(_) => PermitState::Granted,
+            // It is there: whoever else tries the digest is known to it.
+            Err(FleetError::Busy) => PermitState::Held(FleetHold {
+                why: "the warden has too much to do; it is asked again soon".to_owned(),
+                agent: None,
+                until: now + SignedDuration::from_secs(BUSY),
+            }),
+            Err(FleetError::Away(_) | FleetError::NoFleet) => PermitState::Granted,
         };
         let until = match &permit.state {
             PermitState::Held(hold) => hold.until,
             _ => return,
         };
+        if std::mem::take(&mut permit.is_outdated) {
+            self.permits.asked.retain(|permit| permit.image != image || !is_same(&permit.ask, ask));
+            return;
+        }
         self.recheck_at = Some(self.recheck_at.map_or(until, |at| at.min(until)));
         let candidates = self.seen_candidates();
         self.announce(&candidates, now);
@@ -286,6 +305,16 @@ impl Service {
         }
     }
 
+    /// Notes what the event is a verdict on. What else was deployed has none, and its lease is given back.
+    pub(super) fn note_verdict(&mut self, event: &Event) {
+        let Some((image, digest)) = verdict_on(event) else { return };
+        let (image, digest) = (image.to_string(), digest.to_string());
+        let asks = self.deployed_asks().unwrap_or_default();
+        self.permits
+            .decided
+            .extend(asks.into_iter().filter(|ask| ask.image == image && ask.digest == digest));
+    }
+
     /// The deployment under way: what it is for, and what it brings.
     fn deployed_changes(&self) -> Option<(&Cause, &[ImageChange])> {
         let in_swarm = || self.durable.swarm.as_ref().map(|r| (&r.plan.cause, r.plan.change.as_slice()));
@@ -304,6 +333,17 @@ impl Service {
             ring: self.fleet.ring,
         };
         is_asked.then(|| changes.iter().map(ask).collect())
+    }
+}
+
+/// The image and the digest that an event is a verdict on. An image that no container runs on has none (DECISIONS 8).
+fn verdict_on(event: &Event) -> Option<(&Reference, &Digest)> {
+    match event {
+        Event::Updated(updated) if updated.used => Some((&updated.change.reference, &updated.change.digest)),
+        Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => {
+            Some((failed.image.as_ref()?, &failed.digests.as_ref()?.1))
+        }
+        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfiguredImage;
 use crate::model::Container;
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference};
 
 use super::candidate::Found;
 use super::input::{ImageView, LocalImage};
@@ -35,6 +35,8 @@ pub struct ImageState {
     pub proven_at: Option<Timestamp>,
     /// What the registry has, where that does not run: also a digest that is blocked, held or not signed.
     pub available: Option<Digest>,
+    /// The reference that names it: with a newer tag, where there is one that may be deployed.
+    pub available_as: Option<Reference>,
     /// Since when the registry is known to have it.
     pub behind_since: Option<Timestamp>,
 }
@@ -75,6 +77,10 @@ impl Service {
             image: image.configured.clone(),
             proven_at: self.proof_of(image, &live).filter(|_| running.is_some()),
             running,
+            available_as: self
+                .view_of(image)
+                .filter(|_| available.is_some())
+                .map(|view| view.target().clone()),
             available,
             behind_since: since.flatten(),
         }

@@ -89,7 +89,10 @@ impl FleetListener {
                     let known = (**self.view.borrow()).clone();
                     self.show(configured(known, push)).await;
                 }
-                None => self.show(FleetView::default()).await,
+                None => {
+                    let contact = self.view.borrow().contact;
+                    self.show(FleetView { contact, ..FleetView::default() }).await;
+                }
             }
             let is_other = async |active: &mut Watch| {
                 // An error means that the program is stopping.
@@ -126,9 +129,12 @@ impl FleetListener {
                     let Known { revision, verdicts } = known;
                     let is_news =
                         (heard.decisions.revision, heard.decisions.verdicts) != (revision, verdicts);
+                    let is_stale = heard.decisions.store.is_some();
                     let known = self.view.borrow().clone();
-                    self.show(known.heard(heard.decisions, heard.date, now())).await;
-                    let is_early = !is_news && !is_first && begin.elapsed() < WAIT / 2;
+                    let contact = known.contact + u64::from(is_first);
+                    let heard = known.heard(heard.decisions, heard.date, now());
+                    self.show(FleetView { contact, ..heard }).await;
+                    let is_early = is_stale || !is_news && !is_first && begin.elapsed() < WAIT / 2;
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
                 }
@@ -147,8 +153,9 @@ impl FleetListener {
                     }
                     is_first = true;
                 }
-                Err(FleetError::Away(why)) => {
-                    tracing::debug!("no warden answers: {why}");
+                // One that has no time for long does not count as there, either: nobody knows what it decides.
+                Err(error @ (FleetError::Away(_) | FleetError::Busy)) => {
+                    tracing::debug!("no warden answers: {error}");
                     is_first = true;
                     away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
                     self.away_from(away_at, tokio::time::sleep(jitter(pause))).await;
@@ -259,6 +266,99 @@ mod tests {
         }
     }
 
+    /// Wardens that are cut off from their store and answer in turn.
+    struct CutOff(Mutex<u64>);
+
+    #[async_trait]
+    impl Fleet for CutOff {
+        async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
+            let mut asked = self.0.lock().unwrap();
+            *asked += 1;
+            let (revision, store) = (*asked % 2, Some("away".to_owned()));
+            Ok(Heard {
+                decisions: FleetDecisions { revision, store, ..FleetDecisions::default() },
+                date: None,
+            })
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
+    fn listener(fleet: Arc<dyn Fleet>, record: Record) -> FleetListener {
+        let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
+        let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
+        let link = Link::Unknown;
+        FleetListener {
+            fleet,
+            replace: Box::new(|_| Ok(())),
+            view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
+            store: Arc::new(MemoryStore::default()),
+            active: watch::channel(active).1,
+            clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
+            record,
+        }
+    }
+
+    /// A warden that fails every third question.
+    struct Restarted(Mutex<u64>);
+
+    #[async_trait]
+    impl Fleet for Restarted {
+        async fn decisions(&self, _: Known, wait: Duration) -> Result<Heard, FleetError> {
+            tokio::time::sleep(wait).await;
+            let mut asked = self.0.lock().unwrap();
+            *asked += 1;
+            if (*asked).is_multiple_of(3) {
+                return Err(FleetError::Away("no connection".to_owned()));
+            }
+            Ok(Heard { decisions: FleetDecisions::default(), date: None })
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_warden_that_is_heard_again_counts_as_one_that_knows_nothing_yet() {
+        let listener = listener(Arc::new(Restarted(Mutex::default())), Arc::new(|_| ()));
+        assert_eq!(listener.view.borrow().contact, 0);
+        // Heard at 0 s and at 50 s, missed at 100 s.
+        let _ = timeout(Duration::from_secs(90), listener.poll()).await;
+        assert_eq!(listener.view.borrow().contact, 1);
+        let _ = timeout(Duration::from_secs(160), listener.poll()).await;
+        assert_eq!(listener.view.borrow().contact, 3, "once for the new start, once after the silence");
+        assert_eq!(listener.view.borrow().without_fleet().contact, 3, "it never counts anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wardens_that_are_all_cut_off_are_not_asked_without_a_pause() {
+        let fleet = Arc::new(CutOff(Mutex::default()));
+        let listener = listener(fleet.clone(), Arc::new(|_| ()));
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        let asked = *fleet.0.lock().unwrap();
+        assert!((12..=13).contains(&asked), "every five seconds, and not {asked} times");
+        assert_eq!(listener.view.borrow().link, Link::Present);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_fleet_is_away_half_a_minute_after_the_first_question_in_vain() {
         // The pauses between two questions, and a question that hangs, are longer than what is left of the time.
@@ -266,18 +366,8 @@ mod tests {
             let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
             let said = Arc::new(Mutex::new(Vec::new()));
             let sink = said.clone();
-            let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
-            let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
-            let link = Link::Unknown;
-            let listener = FleetListener {
-                fleet: gone.clone(),
-                replace: Box::new(|_| Ok(())),
-                view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
-                store: Arc::new(MemoryStore::default()),
-                active: watch::channel(active).1,
-                clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
-                record: Arc::new(move |entry| sink.lock().unwrap().push((entry.event, Instant::now()))),
-            };
+            let record = move |entry: AuditEntry| sink.lock().unwrap().push((entry.event, Instant::now()));
+            let listener = listener(gone.clone(), Arc::new(record));
             let _ = timeout(Duration::from_mins(5), listener.poll()).await;
             let first = gone.failed.lock().unwrap()[0];
             let said = said.lock().unwrap().clone();

@@ -26,6 +26,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// How often the inventory is sent although nothing has changed, and again where that failed.
 const INVENTORY_EVERY: Duration = Duration::from_hours(1);
 const INVENTORY_RETRY: Duration = Duration::from_mins(1);
+/// Images of one report; a warden takes no more.
+const MOST_IMAGES: usize = 1000;
 /// How often a lease is renewed; it is dead after 90 s.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// How often it is looked which leases are in use, and whether a verdict has arrived.
@@ -65,19 +67,26 @@ impl FleetReporter {
 
     async fn inventories(&self) {
         let mut view = self.view.clone();
-        let mut sent: Option<(Inventory, Instant)> = None;
+        let mut sent: Option<Sent> = None;
         loop {
             let present = |view: &Arc<FleetView>| matches!(view.link, Link::Present);
             if view.wait_for(present).await.is_err() {
                 return std::future::pending().await;
             }
-            let inventory = self.inventory();
+            let contact = self.view.borrow().contact;
+            let (inventory, left_out) = self.inventory();
             let is_due =
-                sent.as_ref().is_none_or(|(last, at)| *last != inventory || at.elapsed() >= INVENTORY_EVERY);
+                sent.as_ref().is_none_or(|sent| sent.is_outdated(&inventory, contact, Instant::now()));
             let mut wait = SETTLE;
             if is_due && !self.services.is_starting() {
+                if left_out > 0 {
+                    tracing::warn!(
+                        left_out,
+                        "the fleet is not told of all images: {MOST_IMAGES} are the most"
+                    );
+                }
                 match self.fleet.report(&inventory).await {
-                    Ok(()) => sent = Some((inventory, Instant::now())),
+                    Ok(()) => sent = Some(Sent { inventory, contact, at: Instant::now() }),
                     Err(error) => {
                         tracing::debug!("the inventory could not be sent: {error}");
                         wait = INVENTORY_RETRY;
@@ -88,13 +97,15 @@ impl FleetReporter {
         }
     }
 
-    fn inventory(&self) -> Inventory {
+    /// What runs here, and how many images that leaves out.
+    fn inventory(&self) -> (Inventory, usize) {
         let report = self.services.report(self.clock.now());
         let mut images = Vec::new();
         for (worker, record) in self.services.workers().iter().zip(&report.services) {
             images.extend(images_of(worker, record));
         }
-        Inventory { ring: self.view.borrow().ring, images }
+        let left_out = keep_most(&mut images);
+        (Inventory { ring: self.view.borrow().ring, images }, left_out)
     }
 
     async fn leases(&self) {
@@ -132,6 +143,27 @@ impl FleetReporter {
     }
 }
 
+/// Leaves out what is too much; how many that are.
+fn keep_most(images: &mut Vec<InventoryImage>) -> usize {
+    images.drain(MOST_IMAGES.min(images.len())..).count()
+}
+
+/// What was reported last.
+struct Sent {
+    inventory: Inventory,
+    /// [`FleetView::contact`] then: a warden that was away since may have a store that knows nothing of this machine.
+    contact: u64,
+    at: Instant,
+}
+
+impl Sent {
+    fn is_outdated(&self, inventory: &Inventory, contact: u64, now: Instant) -> bool {
+        self.inventory != *inventory
+            || self.contact != contact
+            || now.duration_since(self.at) >= INVENTORY_EVERY
+    }
+}
+
 fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> Vec<InventoryImage> {
     let snapshot = worker.snapshot.borrow();
     let image = |configured: &crate::config::ConfiguredImage| {
@@ -144,6 +176,10 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
             digest: state.and_then(|state| state.running.as_ref()).map(ToString::to_string),
             proven_at: state.and_then(|state| state.proven_at),
             available: state.and_then(|state| state.available.as_ref()).map(ToString::to_string),
+            available_image: state
+                .and_then(|state| state.available_as.as_ref())
+                .map(ToString::to_string)
+                .filter(|available| *available != reference),
             behind_since: state.and_then(|state| state.behind_since),
             blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
             gate: waiting.map(|waiting| waiting.gate.clone()),
@@ -208,6 +244,29 @@ mod tests {
 
     fn ask(digest: &str) -> FleetAsk {
         FleetAsk { image: "r.example/web:1".into(), digest: digest.into(), service: "web".into(), ring: 0 }
+    }
+
+    #[test]
+    fn what_was_reported_is_reported_again_after_a_change_an_hour_or_a_silence_of_the_warden() {
+        let (at, inventory) = (Instant::now(), Inventory::default());
+        let sent = Sent { inventory: inventory.clone(), contact: 1, at };
+        let hour = Duration::from_hours(1);
+        assert!(!sent.is_outdated(&inventory, 1, at + hour / 2));
+        assert!(sent.is_outdated(&inventory, 1, at + hour));
+        assert!(sent.is_outdated(&inventory, 2, at));
+        assert!(sent.is_outdated(&Inventory { ring: 1, ..inventory }, 1, at));
+    }
+
+    #[test]
+    fn of_too_many_images_the_first_are_reported() {
+        for (count, left_out) in [(0, 0), (1000, 0), (1003, 3)] {
+            let image =
+                |n| serde_json::from_str(&format!(r#"{{"service":"s{n}","image":"r.example/web:1"}}"#));
+            let mut images: Vec<InventoryImage> = (0..count).map(|n| image(n).unwrap()).collect();
+            assert_eq!(keep_most(&mut images), left_out);
+            assert_eq!(images.len(), count - left_out);
+            assert!(images.first().is_none_or(|first| first.service == "s0"));
+        }
     }
 
     #[test]

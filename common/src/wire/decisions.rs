@@ -27,6 +27,9 @@ pub struct FleetDecisions {
     /// with "wait" may now be answered otherwise. 0 without one.
     #[serde(skip_serializing_if = "is_zero")]
     pub verdicts: u64,
+    /// `away` while the warden's store is: these may be old, and another warden may know better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -137,6 +140,9 @@ pub struct FleetAnswer {
     /// The agent that has the lease or failed, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// `away` where that is the only reason to wait: another warden may be able to answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 /// What the fleet says to a deployment.
@@ -186,6 +192,9 @@ pub struct InventoryImage {
     /// What the registry has, where it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<String>,
+    /// Reference that names that, where it is another than `image`: a newer tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available_image: Option<String>,
     /// Since when the registry is known to have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

@@ -93,6 +93,28 @@ fn a_filter_searches_the_whole_history_and_shows_nothing_with_gaps() {
 }
 
 #[test]
+fn a_machine_is_searched_by_the_id_that_was_chosen() {
+    let stage = scene();
+    // The warden finds entries under both names only by the id.
+    let mut renamed = entry(1001, 0, "harbour-1", "shop", "updated", "info", "entry 1001");
+    renamed["agent"] = json!("harbour");
+    stage.entry(&renamed);
+    let path = "GET /history?limit=100&before=1000&machine=harbour";
+    let mut offline = entry(900, 9000, "harbour", "warden", "agent_offline", "warning", "harbour is offline");
+    offline["id"] = json!(900);
+    stage.answer(path, 200, &json!({ "entries": [offline] }));
+    let browser = Browser::start();
+    browser.open(&format!("{}?machine=harbour", stage.url()));
+    browser.wait("what the warden says of it", &format!("{VISIBLE} === 3"));
+    let asked = stage.received().into_iter().map(|(request, _)| request);
+    let asked: Vec<_> = asked.filter(|request| request.contains("/history")).collect();
+    assert!(
+        !asked.is_empty() && asked.iter().all(|request| request.ends_with("machine=harbour")),
+        "{asked:?}"
+    );
+}
+
+#[test]
 fn a_span_of_time_is_the_same_for_every_reader() {
     let stage = scene();
     let browser = Browser::start();
@@ -108,6 +130,25 @@ fn a_span_of_time_is_the_same_for_every_reader() {
         asked.iter().any(|(request, _)| request.contains("since=2026-01-02T03%3A04%3A00.000Z")),
         "{asked:?}"
     );
+}
+
+#[test]
+fn the_page_says_while_the_store_is_away() {
+    let stage = scene();
+    let away = json!({ "status": "ok", "store": "away", "error": "connection refused" });
+    stage.answer("GET /health", 200, &away);
+    let browser = Browser::start();
+    browser.open(&stage.url());
+    browser.wait("the banner", "!document.querySelector('#store-away').hidden");
+    let text = "document.querySelector('#store-away').innerText";
+    assert_eq!(
+        browser.value(text),
+        "The warden's store is away. Agents keep their entries until it is back; what is shown may be old. \
+         connection refused"
+    );
+    stage.answer("GET /health", 200, &json!({ "status": "ok" }));
+    browser.run("document.dispatchEvent(new Event('visibilitychange'));");
+    browser.wait("its end", "document.querySelector('#store-away').hidden");
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::keep::{Change, KeepError, Outcome, Versioned};
 
 /// Time for an answer to an agent, which waits for 2 s (DECISIONS 8).
 const ASK_TIME: Duration = Duration::from_millis(1500);
+/// Time for noting that an agent polls, before it is answered.
+const POLL_TIME: Duration = Duration::from_secs(1);
 /// How often a value is written again that another warden has changed meanwhile.
 const TRIES: usize = 20;
 /// Values that are removed in one go, so that nobody waits long for it.
@@ -99,7 +101,9 @@ impl Collector {
     /// The decisions in force for an agent.
     pub fn decisions_for(&self, agent: &str) -> FleetDecisions {
         let machines = self.lock().ids().to_vec();
-        self.fleet.view().decisions_for(agent, &machines, self.clock.now())
+        let store = self.store_state().borrow().error().map(|_| "away".to_owned());
+        let decisions = self.fleet.view().decisions_for(agent, &machines, self.clock.now());
+        FleetDecisions { store, ..decisions }
     }
 
     /// Which machine runs what.
@@ -228,8 +232,11 @@ impl Collector {
     pub async fn record_poll(&self, agent: &str) {
         let now = self.clock.now();
         self.polls().insert(agent.to_owned(), now);
-        if let Err(error) = self.record_heartbeat(agent, Ok(())).await {
-            tracing::debug!(agent, %error, "that the agent polls was not stored");
+        // The agent is told the decisions whatever the store does; the next poll notes it, too.
+        match timeout(POLL_TIME, self.record_heartbeat(agent, Ok(()))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(agent, %error, "that the agent polls was not stored"),
+            Err(_) => tracing::debug!(agent, "that the agent polls was not stored in time"),
         }
     }
 

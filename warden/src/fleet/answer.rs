@@ -199,17 +199,18 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 }
 
 fn go(why: String) -> FleetAnswer {
-    FleetAnswer { answer: Permission::Go, why, gate: None, again: RENEW, agent: None }
+    FleetAnswer { answer: Permission::Go, why, gate: None, again: RENEW, agent: None, store: None }
 }
 
 fn hold(answer: Permission, gate: &str, why: String, again: u64, agent: Option<String>) -> FleetAnswer {
-    FleetAnswer { answer, why, gate: Some(gate.to_owned()), again, agent }
+    FleetAnswer { answer, why, gate: Some(gate.to_owned()), again, agent, store: None }
 }
 
 /// The answer while the store cannot be asked: a lease cannot be taken.
 pub fn away() -> FleetAnswer {
     let why = "the warden's store is away, so no machine can be told that it is its turn";
-    hold(Permission::Wait, "ring", why.to_owned(), TURN, None)
+    let store = Some("away".to_owned());
+    FleetAnswer { store, ..hold(Permission::Wait, "ring", why.to_owned(), TURN, None) }
 }
 
 #[cfg(test)]

@@ -90,10 +90,10 @@ impl Decisions {
         FleetDecisions { revision, freezes: freezes.collect(), failed, ..FleetDecisions::default() }
     }
 
-    /// Freezes; `None` while there are too many. `id` is that of the entry.
+    /// Freezes; `None` while there are too many of people. The fuse makes one only where none covers the whole fleet.
     pub(super) fn freeze(&mut self, freeze: Freeze, now: Timestamp) -> Option<FleetEntry> {
         self.freezes.retain(|freeze| freeze.until > now);
-        if self.freezes.len() >= MAX_FREEZES {
+        if freeze.by != BY_FUSE && self.freezes.len() >= MAX_FREEZES {
             return None;
         }
         let is_fuse = freeze.by != OPERATOR;

@@ -88,8 +88,10 @@ impl Reported {
 fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BTreeMap<String, Timestamp> {
     let mut found = BTreeMap::new();
     for image in &inventory.images {
-        let Some(digest) = image.available.as_ref().or(image.digest.as_ref()) else { continue };
-        let key = format!("{}@{digest}", image.image);
+        let available = image.available.as_ref().map(|digest| (named(image), digest));
+        let runs = || image.digest.as_ref().map(|digest| (image.image.as_str(), digest));
+        let Some((reference, digest)) = available.or_else(runs) else { continue };
+        let key = format!("{reference}@{digest}");
         let running = format!("{}@{digest}", repository(&image.image));
         let known = before.and_then(|before| before.found.get(&key).copied());
         let is_new = image.available.is_some() || before.is_some_and(|b| !b.running.contains_key(&running));
@@ -100,10 +102,34 @@ fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BT
     found
 }
 
+/// The reference that names what is available.
+pub fn named(image: &InventoryImage) -> &str {
+    image.available_image.as_ref().unwrap_or(&image.image)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fleet::testing::at;
+
+    #[test]
+    fn what_a_newer_tag_names_is_known_by_that_tag_before_and_after_the_update() {
+        let report = |before: Option<&Reported>, tag: &str, runs: &str, available: Option<&str>, seconds| {
+            let image = InventoryImage {
+                image: format!("r:5000/web:{tag}"),
+                available: available.map(str::to_owned),
+                available_image: available.map(|_| "r:5000/web:2".to_owned()),
+                digest: Some(runs.to_owned()),
+                ..serde_json::from_str(r#"{"service":"web","image":""}"#).unwrap()
+            };
+            Reported::new(before, Inventory { ring: 0, images: vec![image] }, at(seconds))
+        };
+        let behind = report(None, "1", "a", Some("b"), 10);
+        assert_eq!(behind.found_of("r:5000/web:1").count(), 0);
+        assert_eq!(behind.found_of("r:5000/web:2").collect::<Vec<_>>(), [("b", at(10))]);
+        let updated = report(Some(&behind), "2", "b", None, 20);
+        assert_eq!(updated.found_of("r:5000/web:2").collect::<Vec<_>>(), [("b", at(10))]);
+    }
 
     #[test]
     fn a_digest_is_known_since_a_machine_found_it_behind_its_tag_until_the_tag_names_another() {

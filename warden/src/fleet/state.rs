@@ -270,4 +270,19 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_fuse_trips_also_while_as_many_freezes_are_in_force_as_people_may_make() {
+        let mut store = BTreeMap::new();
+        let one = FreezeScope { machine: Some("a".to_owned()), image: None };
+        let most = u64::try_from(decisions::MAX_FREEZES).unwrap();
+        for id in 0..=most {
+            let (told, _) = apply(&mut store, |state| state.decide(freeze(100, one.clone()), id, at(0)));
+            assert_eq!(told.is_some(), id < most, "{id}");
+        }
+        let rule = FuseRule { rollbacks: 1, within: 100, freeze: 1000 };
+        apply(&mut store, |state| state.record(&entry("a", "rolled_back", "web", "d"), 1, at(1)));
+        assert!(apply(&mut store, |state| state.check_fuse(rule, 9, at(1))).0.is_some());
+        assert!(decisions(&store).freezes_at(at(1)).any(|freeze| freeze.by == BY_FUSE));
+    }
 }

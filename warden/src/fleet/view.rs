@@ -126,7 +126,12 @@ impl View {
     /// What the tags of an agent's images name, and since when the fleet knows that.
     fn seen_by(&self, agent: &str, machines: &[String], now: Timestamp) -> Vec<SeenDigest> {
         let Some(own) = self.inventories.get(agent) else { return Vec::new() };
-        let images: BTreeSet<&str> = own.inventory.images.iter().map(|image| image.image.as_str()).collect();
+        let images: BTreeSet<&str> = own
+            .inventory
+            .images
+            .iter()
+            .flat_map(|image| [image.image.as_str(), inventory::named(image)])
+            .collect();
         let reports = || machines.iter().filter_map(|machine| self.inventories.get(machine));
         let mut seen = Vec::new();
         for image in images {

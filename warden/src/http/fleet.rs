@@ -19,7 +19,7 @@ const MAX_WAIT: u64 = 60;
 const MAX_RING: u8 = 9;
 /// Images that one machine may report.
 const MAX_IMAGES: usize = 1000;
-/// Longest image, digest or service that is taken, and longest sentence, in bytes.
+/// Longest image, digest or service that is taken, and how much of a sentence is kept, in bytes.
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 1024;
 
@@ -87,10 +87,12 @@ pub(super) async fn release(api: Api, request: Request) -> Response {
 /// `POST /inventory`
 pub(super) async fn inventory(api: Api, request: Request) -> Response {
     let Some(agent) = agent(&api, &request.headers) else { return no_agent() };
-    let inventory: Inventory = match body(&request) {
+    let mut inventory: Inventory = match body(&request) {
         Ok(inventory) => inventory,
         Err(refusal) => return refusal,
     };
+    // A gate's words are a command's or a person's: that they are long is no reason to know nothing of the machine.
+    inventory.images.iter_mut().filter_map(|image| image.why.as_mut()).for_each(cut);
     if let Some(fault) = fault_of(&inventory) {
         return error(StatusCode::BAD_REQUEST, fault);
     }
@@ -103,6 +105,11 @@ pub(super) async fn inventory(api: Api, request: Request) -> Response {
     }
 }
 
+fn cut(text: &mut String) {
+    let at = (0..=MAX_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(at.unwrap_or(0));
+}
+
 fn fault_of(inventory: &Inventory) -> Option<String> {
     if inventory.ring > MAX_RING {
         return Some(format!("ring: {}; allowed: 0 to {MAX_RING}", inventory.ring));
@@ -112,17 +119,17 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
     }
     for (number, image) in inventory.images.iter().enumerate() {
         let optional = [
-            ("digest", &image.digest, MAX_NAME),
-            ("available", &image.available, MAX_NAME),
-            ("blocked", &image.blocked, MAX_NAME),
-            ("gate", &image.gate, MAX_NAME),
-            ("why", &image.why, MAX_TEXT),
+            ("digest", &image.digest),
+            ("available", &image.available),
+            ("available_image", &image.available_image),
+            ("blocked", &image.blocked),
+            ("gate", &image.gate),
         ];
-        let names = [("service", Some(&image.service), MAX_NAME), ("image", Some(&image.image), MAX_NAME)];
-        let texts = optional.into_iter().map(|(key, text, most)| (key, text.as_ref(), most)).chain(names);
-        for (key, text, most) in texts {
-            if text.is_some_and(|text| text.len() > most) {
-                return Some(format!("images[{number}].{key}: is too long; allowed: up to {most} bytes"));
+        let names = [("service", Some(&image.service)), ("image", Some(&image.image))];
+        let texts = optional.into_iter().map(|(key, text)| (key, text.as_ref())).chain(names);
+        for (key, text) in texts {
+            if text.is_some_and(|text| text.len() > MAX_NAME) {
+                return Some(format!("images[{number}].{key}: is too long; allowed: up to {MAX_NAME} bytes"));
             }
         }
     }

@@ -127,6 +127,7 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
         is_up,
         figures: api.collector.figures(),
         usage: api.collector.keep().usage().await.ok(),
+        clock_ahead: api.collector.keep().clock_ahead(),
         now: api.clock.now(),
     };
     let fleet = FleetFigures {

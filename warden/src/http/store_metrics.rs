@@ -1,7 +1,7 @@
 //! Metrics of the store: whether it works, how much is in it, how long commits take, how far the view may be behind.
 
 use evenkeel_common::metrics::{flag, single};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use prometheus::proto::MetricFamily;
 
 use crate::collector::Figures;
@@ -13,6 +13,8 @@ pub(super) struct StoreFigures {
     pub(super) figures: Figures,
     /// `None` while it is away.
     pub(super) usage: Option<Usage>,
+    /// How far this machine's clock is ahead of the store's, where that has one.
+    pub(super) clock_ahead: Option<SignedDuration>,
     pub(super) now: Timestamp,
 }
 
@@ -36,6 +38,13 @@ impl StoreFigures {
             one("waiting_requests", "Requests that wait for the store.", figures.waiting as f64),
             one("lag_seconds", "Time since the store was last read to its end.", figures.lag.as_secs_f64()),
         ];
+        if let Some(ahead) = self.clock_ahead {
+            families.push(single(
+                "evenkeel_warden_store_clock_skew_seconds",
+                "How far this machine's clock is ahead of the store's; negative where it is behind.",
+                ahead.as_secs_f64(),
+            ));
+        }
         if let Some(usage) = self.usage {
             families.push(one("entries", "Entries that are kept.", usage.entries as f64));
             families.push(one("bytes", "Text of the entries that are kept.", usage.bytes as f64));

@@ -12,7 +12,7 @@ mod query;
 
 use async_trait::async_trait;
 use evenkeel_common::wire::FleetEntry;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::fleet::Machine;
@@ -160,4 +160,10 @@ pub trait Keep: Send + Sync + 'static {
 
     /// Wakes its receiver when somebody else may have recorded something. A hint: it may come in vain, or not at all.
     fn hints(&self) -> watch::Receiver<u64>;
+
+    /// How far this machine's clock is ahead of the store's; negative where it is behind. `None` where the store has none
+    /// of its own, or has not been asked.
+    fn clock_ahead(&self) -> Option<SignedDuration> {
+        None
+    }
 }

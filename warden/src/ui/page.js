@@ -287,8 +287,6 @@ async function loadOlder(left = MORE_PAGES) {
   const query = new URLSearchParams({ limit: HISTORY_PAGE, before: older.next ?? older.floor });
   const name = { kind: "event", text: "q" };
   for (const field of FIELDS) if (chosen[field]) query.set(name[field] ?? field, chosen[field]);
-  // A card is chosen by its agent's id, which its entries may not call themselves.
-  if (chosen.machine) query.set("machine", machineOf(events.find((e) => isOf(e, chosen.machine)) ?? { machine: chosen.machine }));
   Object.assign(older, { busy: true, fault: "" });
   showOlder();
   try {

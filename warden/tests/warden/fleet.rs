@@ -203,6 +203,18 @@ async fn the_map_shows_what_machines_report() {
 }
 
 #[tokio::test]
+async fn a_long_reason_is_cut_and_its_report_is_taken() {
+    let warden = TestWarden::start();
+    let why = format!("x{}", "ä".repeat(600));
+    let image = json!({"service": "web", "image": "r:5000/web:1", "gate": "command", "why": why});
+    parsed(&post(&warden, "/inventory", &bearer(A), &json!({ "images": [image] })).await);
+    let map = parsed(&warden.get("/fleet/images", &bearer(API_TOKEN)).await);
+    let kept = map["images"][0]["cells"][0]["why"].as_str().unwrap();
+    assert!(kept.len() == 1023 && why.starts_with(kept), "{} bytes", kept.len());
+    warden.finish().await;
+}
+
+#[tokio::test]
 async fn the_fleet_tells_since_when_it_has_seen_what_a_tag_names() {
     let warden = TestWarden::start();
     let report = |digest: &str, available: &str| {
@@ -222,6 +234,12 @@ async fn the_fleet_tells_since_when_it_has_seen_what_a_tag_names() {
     assert_eq!(told.as_array().unwrap().len(), 1);
     parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", "sha256:new")).await);
     assert_eq!(seen(B).await[0]["digest"], "sha256:new", "the tag names another");
+    let newer = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
+        "available": DIGEST, "available_image": "r:5000/web:2"}]});
+    parsed(&post(&warden, "/inventory", &bearer(A), &newer).await);
+    assert_eq!(seen(B).await, Value::Null, "it knows of no newer tag");
+    let told = seen(A).await;
+    assert_eq!((&told[0]["image"], &told[0]["digest"]), (&json!("r:5000/web:2"), &json!(DIGEST)), "{told}");
     warden.finish().await;
 }
 

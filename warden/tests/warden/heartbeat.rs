@@ -9,6 +9,7 @@ use evenkeel_common::wire::MachineRecord;
 use evenkeel_warden::heartbeat::{Heartbeat, MAX_CONCURRENT};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{method, path};
@@ -158,6 +159,36 @@ async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answe
     assert!(collector.machine_records().iter().all(|record| record.online == Some(true)));
     assert_eq!(lines(&collector), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
     assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT, "{most:?}");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+/// An agent that has no URL is offline when it has not polled for two minutes, from when that is configured.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_has_no_url_from_now_on_gets_its_time_to_poll() {
+    let (collector, collecting) = new_collector(&["old", "new"], in_memory());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let config = |ids: &[&'static str]| {
+        let agents: Vec<_> = ids.iter().map(|id| (*id, String::new(), "t")).collect();
+        support::config(&agents, &stop).borrow().clone()
+    };
+    let active = watch::Sender::new(config(&["old"]));
+    let heartbeat = Heartbeat::new(active.subscribe(), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    let online = |id: &str| state_of(&collector.machine_records(), id).online;
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(online("old"), None);
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(online("old"), Some(false));
+    let records = collector.machine_records();
+    assert_eq!(state_of(&records, "old").reason.as_deref(), Some("it has not polled for 120 s"));
+
+    active.send_replace(config(&["old", "new"]));
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(online("new"), None, "it was configured 100 s ago");
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(online("new"), Some(false));
     stop.cancel();
     tasks.finish(Duration::ZERO).await;
 }

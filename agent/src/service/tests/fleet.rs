@@ -13,6 +13,9 @@ use crate::service::fleet::{FleetView, Link};
 use crate::service::rollout::probation::Failure;
 use crate::service::swarm::plan::{SwarmFailed, SwarmPhase, SwarmResult};
 
+#[path = "fleet_permits.rs"]
+mod permits;
+
 fn found(remote: char) -> Observation {
     let web = running("web");
     observed(remote, &[local("sha256:one", &['1'])], &[&web])
@@ -69,7 +72,7 @@ fn question() -> FleetAsk {
 }
 
 fn answer(answer: Permission, again: u64) -> FleetAnswer {
-    FleetAnswer { answer, why: "a tries it".into(), gate: None, again, agent: Some("a".into()) }
+    FleetAnswer { answer, why: "a tries it".into(), gate: None, again, agent: Some("a".into()), store: None }
 }
 
 fn freeze_for(story: &Story, seconds: i64) -> Freeze {
@@ -395,6 +398,22 @@ fn a_clock_that_is_off_counts_seconds_and_no_freeze_is_endless() {
     assert!(wrong.warning().unwrap().contains("660 s ahead"), "{:?}", wrong.warning());
     let endless = Freeze { until: Timestamp::MAX, ..freeze_for(&story, 0) };
     assert_eq!(heard(endless, None).freezes[0].until, now + SignedDuration::from_hours(31 * 24));
+}
+
+#[test]
+fn a_warden_that_is_cut_off_from_its_store_takes_nothing_back() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let story = Story::of(config());
+    let frozen = FleetView { revision: 5, freezes: vec![freeze_for(&story, 600)], ..present() };
+    let old = |store: Option<&str>, revision| {
+        let store = store.map(str::to_owned);
+        let decisions = FleetDecisions { revision, store, ..FleetDecisions::default() };
+        let heard = frozen.clone().away(now).heard(decisions, None, now);
+        (heard.link, heard.revision, heard.freezes.len())
+    };
+    assert_eq!(old(Some("away"), 4), (Link::Present, 5, 1));
+    assert_eq!(old(Some("away"), 6), (Link::Present, 6, 0));
+    assert_eq!(old(None, 4), (Link::Present, 4, 0), "its store is another one now");
 }
 
 /// What a warden says of a digest behind the tag.

@@ -115,7 +115,10 @@ fn the_fleet_is_asked_about_the_newer_tag() {
     let Some(Action::AskFleet { image, ask }) = story.act() else { panic!("it is asked") };
     assert_eq!((image.as_str(), ask.digest.as_str()), (IMAGE, digest('2').as_str()));
     assert_eq!(ask.image, tagged("2").to_string());
-    let go = FleetAnswer { answer: Permission::Go, why: String::new(), gate: None, again: 30, agent: None };
+    let state = story.service.snapshot(PullProgress::default()).images.remove(0);
+    assert_eq!((state.available, state.available_as), (Some(digest('2')), Some(tagged("2"))));
+    let why = String::new();
+    let go = FleetAnswer { answer: Permission::Go, why, gate: None, again: 30, agent: None, store: None };
     story.input(Input::FleetAnswered { image, ask: ask.clone(), answer: Ok(go) });
     assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
     assert_eq!(story.service.leases(), [ask], "it is the same lease");

@@ -15,8 +15,14 @@ impl Story {
     fn fleet_lets_wait(&mut self) {
         let Some(Action::AskFleet { image, ask }) = self.act() else { panic!("no question") };
         let why = "another machine is trying it".to_owned();
-        let answer =
-            FleetAnswer { answer: Permission::Wait, why, gate: Some("ring".into()), again: 30, agent: None };
+        let answer = FleetAnswer {
+            answer: Permission::Wait,
+            why,
+            gate: Some("ring".into()),
+            again: 30,
+            agent: None,
+            store: None,
+        };
         self.input(Input::FleetAnswered { image, ask, answer: Ok(answer) });
         assert_eq!(self.held_by().as_deref(), Some("ring"));
     }

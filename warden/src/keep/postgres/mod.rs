@@ -10,6 +10,7 @@ mod pool;
 mod read;
 mod schema;
 mod session;
+mod skew;
 mod tls;
 mod write;
 
@@ -17,11 +18,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use evenkeel_common::clock::Clock;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use self::pool::Pool;
 use self::session::{Connector, Role};
+use self::skew::Skew;
 use super::{
     Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Versioned,
 };
@@ -36,18 +39,20 @@ pub struct Postgres {
     readers: Pool,
     watcher: Pool,
     hints: watch::Sender<u64>,
+    skew: Arc<Skew>,
 }
 
 impl Postgres {
-    /// The store in this database. It connects with the first call.
-    pub fn new(url: StoreUrl) -> Self {
-        let hints = watch::Sender::new(0);
-        let connector = Arc::new(Connector::new(url, hints.clone()));
+    /// The store in this database. It connects with the first call. `clock` is compared with the database's.
+    pub fn new(url: StoreUrl, clock: Arc<dyn Clock>) -> Self {
+        let (hints, skew) = (watch::Sender::new(0), Arc::new(Skew::new(clock)));
+        let connector = Arc::new(Connector::new(url, hints.clone(), skew.clone()));
         Self {
             writer: Pool::new(connector.clone(), Role::Write, 1),
             readers: Pool::new(connector.clone(), Role::Read, READERS),
             watcher: Pool::new(connector, Role::Watch, 1),
             hints,
+            skew,
         }
     }
 }
@@ -108,6 +113,10 @@ impl Keep for Postgres {
 
     fn hints(&self) -> watch::Receiver<u64> {
         self.hints.subscribe()
+    }
+
+    fn clock_ahead(&self) -> Option<SignedDuration> {
+        self.skew.ahead()
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
 
 use super::fault::{Fault, POOLER};
+use super::skew::Skew;
 use super::tls::{Stream, Tls};
 use super::{locks, schema};
 use crate::config::StoreUrl;
@@ -22,6 +23,9 @@ const OLDEST: u32 = 130_000;
 const SETTINGS: &str = "SET lock_timeout = 5000; SET statement_timeout = 9000; \
     SET idle_in_transaction_session_timeout = 10000; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
     SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
+
+/// The database's time, in seconds since 1970.
+const TIME: &str = "extract(epoch FROM clock_timestamp())";
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,7 @@ pub(super) struct Session {
     /// The process that serves it.
     backend: i32,
     duties: HashSet<Duty>,
+    skew: Arc<Skew>,
 }
 
 /// Makes sessions.
@@ -48,19 +53,24 @@ pub(super) struct Connector {
     hints: watch::Sender<u64>,
     /// The backend that writes for us: what it has to say is known.
     writer: Arc<AtomicI32>,
+    skew: Arc<Skew>,
     tasks: TaskSet,
 }
 
 impl Connector {
-    pub(super) fn new(url: StoreUrl, hints: watch::Sender<u64>) -> Self {
-        Self { url, hints, writer: Arc::default(), tasks: TaskSet::new() }
+    pub(super) fn new(url: StoreUrl, hints: watch::Sender<u64>, skew: Arc<Skew>) -> Self {
+        Self { url, hints, writer: Arc::default(), skew, tasks: TaskSet::new() }
     }
 
     /// Connects, checks what is there, and makes the tables where they are missing.
     pub(super) async fn connect(&self, role: Role) -> Result<Session, Fault> {
         let client = self.open().await?;
+        let asked = self.skew.now();
         let facts = facts(&client).await?;
         check_version(facts.version)?;
+        if let Some(time) = facts.time {
+            self.skew.note(asked, time);
+        }
         if facts.encoding != "UTF8" {
             return Err(Fault::Refused(format!(
                 "the database of store.url has the encoding {}; it must be UTF8",
@@ -79,7 +89,7 @@ impl Connector {
                 self.hints.send_modify(|count| *count += 1);
             }
         }
-        Ok(Session { client, backend: facts.backend, duties: HashSet::new() })
+        Ok(Session { client, backend: facts.backend, duties: HashSet::new(), skew: self.skew.clone() })
     }
 
     async fn open(&self) -> Result<Client, Fault> {
@@ -109,7 +119,10 @@ impl Session {
     pub(super) async fn hold(&mut self, duty: Duty) -> Result<bool, Fault> {
         let has = self.duties.contains(&duty);
         let take = if has { "true".to_owned() } else { locks::try_session(duty) };
-        let row = self.client.query_typed_one(&format!("SELECT {take}, pg_backend_pid()"), &[]).await?;
+        let asked = self.skew.now();
+        let ask = format!("SELECT {take}, pg_backend_pid(), {TIME}::float8");
+        let row = self.client.query_typed_one(&ask, &[]).await?;
+        self.skew.note(asked, row.try_get(2)?);
         if row.try_get::<_, i32>(1)? != self.backend {
             return Err(Fault::Refused(POOLER.to_owned()));
         }
@@ -126,22 +139,25 @@ struct Facts {
     version: u32,
     encoding: String,
     backend: i32,
+    time: Option<f64>,
 }
 
 /// Simple queries only: they work on every server, and through every pooler.
 async fn facts(client: &Client) -> Result<Facts, Fault> {
-    let ask = "SHOW server_version_num; SHOW server_encoding; SELECT pg_backend_pid()";
-    let answers = client.simple_query(ask).await?;
+    let ask =
+        format!("SHOW server_version_num; SHOW server_encoding; SELECT pg_backend_pid(); SELECT {TIME}");
+    let answers = client.simple_query(&ask).await?;
     let mut rows = answers.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.try_get(0).ok().flatten(),
         _ => None,
     });
     let (version, encoding, backend) = (rows.next(), rows.next(), rows.next());
+    let time = rows.next().and_then(|time| time.parse().ok());
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
     let (Some(version), Some(encoding), Some(backend)) = (number(version), encoding, number(backend)) else {
         return Err(Fault::Refused("what store.url names does not answer like PostgreSQL".to_owned()));
     };
-    Ok(Facts { version, encoding: encoding.to_owned(), backend: backend.cast_signed() })
+    Ok(Facts { version, encoding: encoding.to_owned(), backend: backend.cast_signed(), time })
 }
 
 fn check_version(version: u32) -> Result<(), Fault> {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::config::StoreUrl;
 use evenkeel_warden::keep::Keep;
@@ -108,5 +109,10 @@ impl Drop for Server {
 
 /// A store in the database of this URL.
 pub(crate) fn keep(url: &str) -> Arc<dyn Keep> {
-    Arc::new(Postgres::new(StoreUrl::parse(url).unwrap()))
+    keep_by(url, Arc::new(SystemClock))
+}
+
+/// The same on a machine with this clock.
+pub(crate) fn keep_by(url: &str, clock: Arc<dyn Clock>) -> Arc<dyn Keep> {
+    Arc::new(Postgres::new(StoreUrl::parse(url).unwrap(), clock))
 }

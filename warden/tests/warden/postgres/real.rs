@@ -1,10 +1,14 @@
-//! Troubles of a server that are real: a replica that follows a primary, a disk that is full.
+//! Troubles of a server that are real: a replica that follows a primary, a disk that is full, another clock.
 
-use evenkeel_warden::keep::Query;
+use std::sync::Arc;
+
+use evenkeel_common::clock::TokioClock;
+use evenkeel_warden::keep::{Duty, Query};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Server, keep};
+use super::{Server, keep, keep_by};
 use crate::support::{self, A, API_TOKEN, TestWarden, assert_refused, body, eventually, header, status};
 
 const READ_ONLY: &str = "PostgreSQL is read-only (a replica, or default_transaction_read_only is on); store.url must name the primary";
@@ -94,4 +98,23 @@ async fn a_disk_that_is_full_costs_no_entry() {
     let found = server.keep().history(&Query::default()).await.unwrap().entries.len();
     assert!(found > 4, "{found}");
     warden.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_differs_from_the_servers_is_noticed() {
+    let server = Server::start();
+    for off in [-3600, 0, 120] {
+        let clock = TokioClock::starting_at(Timestamp::now() + SignedDuration::from_secs(off));
+        let keep = keep_by(&server.text(), Arc::new(clock));
+        assert_eq!(keep.clock_ahead(), None);
+        // By the session's first answers, and by a duty's.
+        for duty in [None, Some(Duty::Heartbeat)] {
+            match duty {
+                None => drop(keep.usage().await.unwrap()),
+                Some(duty) => drop(keep.hold(duty).await.unwrap()),
+            }
+            let ahead = keep.clock_ahead().unwrap().as_secs();
+            assert!((off - 5..=off + 5).contains(&ahead), "{off} s: {ahead} s");
+        }
+    }
 }

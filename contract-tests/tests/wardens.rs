@@ -1,0 +1,242 @@
+//! The agent's client of the wardens against real ones.
+//!
+//! A binary of its own: it calls into both daemons' libraries, which the others do not link, as they start programs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use evenkeel_agent::adapters::warden::Wardens;
+use evenkeel_agent::config::PushConfig;
+use evenkeel_agent::ports::fleet::{Fleet, Known};
+use evenkeel_common::clock::SystemClock;
+use evenkeel_common::http;
+use evenkeel_common::secret::Secret;
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::{FleetAsk, Permission};
+use evenkeel_warden::collector::Collector;
+use evenkeel_warden::config::{AgentConfig, Config, FuseRule, Rules, StoreConfig};
+use evenkeel_warden::http::{
+    Api, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter,
+};
+use evenkeel_warden::keep::embedded::Embedded;
+use evenkeel_warden::keep::{
+    Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Versioned,
+};
+use evenkeel_warden::reload::ActiveConfig;
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const TOKEN: &str = "0123456789abcdef-of-a";
+
+/// A store that takes some time, as one over a network does, and can be away.
+struct Store {
+    inner: Arc<Embedded>,
+    is_away: Arc<AtomicBool>,
+    is_hung: Arc<AtomicBool>,
+}
+
+impl Store {
+    async fn reach(&self) -> Result<&Embedded, KeepError> {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        if self.is_hung.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_away.load(Ordering::Relaxed) { Err(KeepError("away".to_owned())) } else { Ok(&self.inner) }
+    }
+}
+
+#[async_trait]
+impl Keep for Store {
+    async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError> {
+        self.reach().await?.commit(changes, now).await
+    }
+
+    async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError> {
+        self.reach().await?.news(after, limit).await
+    }
+
+    async fn tail(&self, after: u64, limit: usize) -> Result<Vec<Stored>, KeepError> {
+        self.reach().await?.tail(after, limit).await
+    }
+
+    async fn history(&self, query: &Query) -> Result<Page, KeepError> {
+        self.reach().await?.history(query).await
+    }
+
+    async fn value(&self, name: &str) -> Result<Versioned, KeepError> {
+        self.reach().await?.value(name).await
+    }
+
+    async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
+        self.reach().await?.swap(name, expected, value).await
+    }
+
+    async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError> {
+        self.reach().await?.remove(name, expected).await
+    }
+
+    async fn hold(&self, duty: Duty) -> Result<bool, KeepError> {
+        self.reach().await?.hold(duty).await
+    }
+
+    async fn retain(&self, limits: Retention, now: Timestamp) -> Result<u64, KeepError> {
+        self.reach().await?.retain(limits, now).await
+    }
+
+    async fn usage(&self) -> Result<Usage, KeepError> {
+        self.reach().await?.usage().await
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.inner.hints()
+    }
+}
+
+/// A warden in this process.
+struct Warden {
+    at: SocketAddr,
+    collector: Arc<Collector>,
+    /// Cuts it off from its store.
+    is_cut_off: Arc<AtomicBool>,
+    /// Has its store give no answer.
+    is_hung: Arc<AtomicBool>,
+    stop: CancellationToken,
+    tasks: TaskSet,
+}
+
+impl Warden {
+    fn start(inner: &Arc<Embedded>) -> Self {
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let is_hung = Arc::new(AtomicBool::new(false));
+        let (is_away, hangs) = (is_cut_off.clone(), is_hung.clone());
+        let keep = Arc::new(Store { inner: inner.clone(), is_away, is_hung: hangs });
+        let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
+        let (collector, task) = Collector::new(keep, vec!["a".to_owned()], retention, Arc::new(SystemClock));
+        let stop = CancellationToken::new();
+        let config = Config {
+            addresses: Vec::new(),
+            token: Secret::new("0123456789abcdef-people"),
+            state_path: None,
+            store: StoreConfig::default(),
+            rules: Rules::default(),
+            fuse: FuseRule::default(),
+            agents: vec![AgentConfig { id: "a".to_owned(), url: None, token: Secret::new(TOKEN) }],
+            warnings: Vec::new(),
+        };
+        let limits = limits();
+        let api = Api {
+            config: watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.clone()))).subscribe(),
+            collector: collector.clone(),
+            streams: stream_limiter(),
+            requests: request_limiter(),
+            polls: poll_limiter(),
+            bodies: bodies(limits),
+            throttle: Arc::default(),
+            clock: Arc::new(SystemClock),
+            metrics: Arc::new(Metrics::default()),
+        };
+        let listeners = http::bind(&["127.0.0.1:0".to_owned()]).unwrap();
+        let at = listeners[0].local_addr().unwrap();
+        let tasks = TaskSet::new();
+        tasks.spawn("collector", task.run(stop.clone()));
+        tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
+        Self { at, collector, is_cut_off, is_hung, stop, tasks }
+    }
+
+    /// Cuts it off from its store, and waits until it knows.
+    async fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Relaxed);
+        let mut store = self.collector.store_state();
+        let known = store.wait_for(|store| store.error().is_some());
+        tokio::time::timeout(Duration::from_mins(1), known).await.expect("it notices").unwrap();
+    }
+
+    async fn finish(self) {
+        self.stop.cancel();
+        assert!(self.tasks.finish(Duration::from_mins(1)).await, "the warden ends");
+    }
+}
+
+fn store() -> Arc<Embedded> {
+    Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap())
+}
+
+fn agent_of(wardens: &[&Warden]) -> Wardens {
+    Wardens::new(&PushConfig {
+        warden_urls: wardens.iter().map(|warden| format!("http://{}", warden.at)).collect(),
+        token: Secret::new(TOKEN),
+        machine_id: String::new(),
+        ring: 0,
+        patience: Duration::ZERO,
+    })
+    .unwrap()
+}
+
+fn ask(number: usize) -> FleetAsk {
+    FleetAsk {
+        image: format!("r.example/web-{number}:1"),
+        digest: format!("sha256:{number:064}"),
+        service: format!("web-{number}"),
+        ring: 0,
+    }
+}
+
+#[tokio::test]
+async fn forty_services_that_ask_at_once_are_all_answered() {
+    let warden = Warden::start(&store());
+    let agent = agent_of(&[&warden]);
+    let asks: Vec<_> = (0..40).map(ask).collect();
+    for answer in join_all(asks.iter().map(|ask| agent.ask(ask))).await {
+        assert_eq!(answer.map(|answer| answer.answer), Ok(Permission::Go));
+    }
+    assert_eq!(warden.collector.live_leases(), 40);
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() {
+    let store = store();
+    let (one, other) = (Warden::start(&store), Warden::start(&store));
+    one.cut_off().await;
+    let agent = agent_of(&[&one, &other]);
+    let answer = agent.ask(&ask(1)).await.unwrap();
+    assert_eq!((answer.answer, answer.store), (Permission::Go, None));
+
+    let agent = agent_of(&[&one, &other]);
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        let heard = agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+        stores.push(heard.decisions.store);
+    }
+    assert_eq!(stores, [Some("away".to_owned()), None, None], "it stays with the one that knows");
+
+    other.cut_off().await;
+    let answer = agent.ask(&ask(2)).await.unwrap();
+    assert_eq!((answer.answer, answer.store.as_deref()), (Permission::Wait, Some("away")));
+    one.finish().await;
+    other.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_counts_as_offline_hears_the_decisions_while_the_store_hangs() {
+    let warden = Warden::start(&store());
+    let agent = agent_of(&[&warden]);
+    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    assert_eq!(warden.collector.record_heartbeat("a", Err("it has not polled".to_owned())).await, Ok(true));
+    while warden.collector.machine_records()[0].online != Some(false) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    warden.is_hung.store(true, Ordering::Relaxed);
+    let begin = std::time::Instant::now();
+    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    warden.is_hung.store(false, Ordering::Relaxed);
+    warden.stop.cancel();
+}
