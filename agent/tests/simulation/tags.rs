@@ -10,7 +10,7 @@ use super::world::{Act, Behaviour};
 fn an_agent_killed_at_any_call_leaves_the_tag_that_is_proven_in_the_env_file() {
     let flags = Flags { auto_update: true, ..Flags::default() };
     for (behaviour, told) in [(Behaviour::Good, ": updated"), (Behaviour::Unhealthy, ": rolled_back")] {
-        for calls in (2..).step_by(2) {
+        for calls in (2..).step_by(12) {
             let steps = [
                 (5_000, Step::World(Act::PushNewer(behaviour))),
                 (5_001, Step::Kill { calls, away: 2, loses_write: false }),

@@ -198,7 +198,8 @@ impl Client {
     /// What comes next: a few kilobytes at most.
     pub(crate) async fn take(&mut self, bytes: &mut Vec<u8>) {
         let mut buffer = [0; 8192];
-        let count = timeout(TIMEOUT, self.0.read(&mut buffer)).await.expect("something").expect("a connection");
+        let count =
+            timeout(TIMEOUT, self.0.read(&mut buffer)).await.expect("something").expect("a connection");
         assert!(count > 0, "ended after {}", String::from_utf8_lossy(bytes));
         bytes.extend_from_slice(&buffer[..count]);
     }
