@@ -84,16 +84,12 @@ impl FleetListener {
             if let Err(why) = (self.replace)(push.as_ref()) {
                 tracing::warn!("the fleet is not asked: {why}");
             }
-            match &push {
-                Some(push) => {
-                    let known = (**self.view.borrow()).clone();
-                    self.show(configured(known, push)).await;
-                }
-                None => {
-                    let contact = self.view.borrow().contact;
-                    self.show(FleetView { contact, ..FleetView::default() }).await;
-                }
-            }
+            let known = (**self.view.borrow()).clone();
+            let view = match &push {
+                Some(push) => configured(known, push),
+                None => FleetView { contact: known.contact, ..FleetView::default() },
+            };
+            self.show(view).await;
             let is_other = async |active: &mut Watch| {
                 // An error means that the program is stopping.
                 let _ = active.wait_for(|active| active.config.push != push).await;
