@@ -121,10 +121,15 @@ impl Service {
         self.durable.blocked.remove(image)
     }
 
-    /// A digest that failed under a newer tag is what the registry has: it is blocked, as every digest that failed.
+    /// A digest that failed under a newer tag is what the registry has: it is blocked, as every digest that failed. A newer
+    /// tag that names a blocked digest has failed, too, and the next one is tried.
     pub(super) fn note_blocked(&mut self, view: &ImageView) {
         let Some(remote) = &view.remote else { return };
         let image = &view.configured;
+        let newer = view.newer.as_ref().and_then(|newer| newer.tag.clone());
+        if let Some(tag) = newer.filter(|_| self.durable.is_blocked(image, remote)) {
+            self.durable.failed_tags.entry(image.clone()).or_default().insert(tag, remote.clone());
+        }
         if !self.durable.blocked.contains_key(image) && self.durable.is_blocked(image, remote) {
             self.durable.blocked.insert(image.clone(), remote.clone());
         }

@@ -221,3 +221,14 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
     assert_eq!((story.kinds(), blocked(&story)), (vec![], Some(digest('2'))));
     let Some(Action::Step(Step::Start { .. })) = story.up_to_write() else { panic!("no line is written") };
 }
+
+#[test]
+fn a_newer_tag_that_names_a_blocked_digest_makes_way_for_the_next_one() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer("1", '1')).lists(&["3", "2"]);
+    story.service.durable.blocked.insert(IMAGE.to_owned(), digest('3'));
+    story.check(newer("3", '3'));
+    assert_eq!(story.act(), None);
+    let failed = story.service.newer_tags().failed;
+    assert_eq!(failed[IMAGE], BTreeMap::from([("3".to_owned(), digest('3'))]));
+}
