@@ -10,7 +10,7 @@ use super::world::{Act, Behaviour};
 fn an_agent_killed_at_any_call_leaves_the_tag_that_is_proven_in_the_env_file() {
     let flags = Flags { auto_update: true, ..Flags::default() };
     for (behaviour, told) in [(Behaviour::Good, ": updated"), (Behaviour::Unhealthy, ": rolled_back")] {
-        for calls in (2..).step_by(12) {
+        for calls in (2..400).step_by(12) {
             let steps = [
                 (5_000, Step::World(Act::PushNewer(behaviour))),
                 (5_001, Step::Kill { calls, away: 2, loses_write: false }),
@@ -24,7 +24,7 @@ fn an_agent_killed_at_any_call_leaves_the_tag_that_is_proven_in_the_env_file() {
             let what = format!("{behaviour:?}, killed at call {calls}:\n{transcript}");
             assert_eq!(lived.violations, Vec::<String>::new(), "{what}");
             assert_eq!(transcript.matches(told).count(), 1, "{what}");
-            if !transcript.contains("is killed") {
+            if !lived.transcript.iter().any(|line| line.ends_with(" is killed")) {
                 assert!(calls > 100, "the kills did not reach the deployment: {what}");
                 break;
             }

@@ -260,7 +260,7 @@ fn newer_field(spec: &Value) -> Option<&'static str> {
 
 /// What an error means that is the registry's: whatever its words, the managers did not say them.
 fn refused(error: EngineError, doing: &str) -> SwarmError {
-    let doing = error.is_unavailable().then(|| format!("{doing}: ")).unwrap_or_default();
+    let doing = if error.is_unavailable() { format!("{doing}: ") } else { String::new() };
     SwarmError::Refused(format!("{doing}{}", words(error)))
 }
 

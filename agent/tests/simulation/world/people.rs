@@ -184,12 +184,7 @@ impl Inner {
             Act::Sicken(service) => self.accident(service, |inner, at| inner.containers[at].sick = true),
             Act::Ruin(service) => self.accident(service, |inner, at| inner.containers[at].ruined = true),
             Act::Build(service) => self.build(service),
-            Act::Sign(service) => {
-                let Some(reference) = self.tag_of(service) else { return };
-                for tag in self.tags_of(&reference.repository) {
-                    self.signed.extend(self.registry.get(&reference.with_tag(&tag).tagged()).cloned());
-                }
-            }
+            Act::Sign(service) => self.sign(service),
             Act::Command(fault) => self.faults.command = fault,
             // Done in the world, which has the clock.
             Act::SetClock(_) => {}
@@ -260,6 +255,14 @@ impl Inner {
 
     fn tag_of(&self, service: &str) -> Option<evenkeel_agent::model::image::Reference> {
         self.definitions(None).into_iter().find(|s| s.name == service).map(|s| s.reference)
+    }
+
+    /// All that the registry has of the service's image is signed.
+    fn sign(&mut self, service: &str) {
+        let Some(reference) = self.tag_of(service) else { return };
+        for tag in self.tags_of(&reference.repository) {
+            self.signed.extend(self.registry.get(&reference.with_tag(&tag).tagged()).cloned());
+        }
     }
 
     /// Under a newer tag: another image, or the one of the tag in force.
