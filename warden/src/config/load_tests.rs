@@ -150,7 +150,7 @@ fn an_id_stands_once_and_a_token_that_does_not_is_a_warning_with_its_cost() {
     assert!(
         config.warnings.len() == 2
             && config.warnings[0]
-                .starts_with("agents[1].token: is the same as agents[0].token: nothing tells")
+                .starts_with("agents[1].token: is the same as agents[0].token: the warden can't tell")
             && config.warnings[1]
                 .starts_with("agents[2].token: is the same as api.token: this agent's machine"),
         "{:?}",
