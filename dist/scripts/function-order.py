@@ -64,7 +64,7 @@ def ask(port, path, body=None, headers=None):
     """Sends a request; whatever the answer is."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, headers=headers or {})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             answer.read()
     except urllib.error.HTTPError:
         pass
