@@ -225,6 +225,33 @@ mod tests {
     use crate::config::active::ActiveConfig;
     use crate::ports::fleet::Heard;
 
+    /// A warden that is asked for its decisions only.
+    #[async_trait]
+    trait Decides: Send + Sync + 'static {
+        async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError>;
+    }
+
+    struct Only<T>(Arc<T>);
+
+    #[async_trait]
+    impl<T: Decides> Fleet for Only<T> {
+        async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
+            self.0.decisions(known, wait).await
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::NoFleet)
+        }
+    }
+
     /// A warden that answers once, and then takes some time to give no answer.
     struct Gone {
         takes: Duration,
@@ -236,7 +263,7 @@ mod tests {
     const HEARD: Known = Known { revision: 3, verdicts: 2 };
 
     #[async_trait]
-    impl Fleet for Gone {
+    impl Decides for Gone {
         async fn decisions(&self, known: Known, _: Duration) -> Result<Heard, FleetError> {
             self.asked.lock().unwrap().push(known);
             if known != HEARD {
@@ -248,25 +275,13 @@ mod tests {
             self.failed.lock().unwrap().push(Instant::now());
             Err(FleetError::Away("no connection".to_owned()))
         }
-
-        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
-        }
     }
 
     /// Wardens that are cut off from their store and answer in turn.
     struct CutOff(Mutex<u64>);
 
     #[async_trait]
-    impl Fleet for CutOff {
+    impl Decides for CutOff {
         async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
             let mut asked = self.0.lock().unwrap();
             *asked += 1;
@@ -276,26 +291,14 @@ mod tests {
                 date: None,
             })
         }
-
-        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
-        }
     }
 
-    fn listener(fleet: Arc<dyn Fleet>, record: Record) -> FleetListener {
+    fn listener<T: Decides>(fleet: Arc<T>, record: Record) -> FleetListener {
         let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
         let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
         let link = Link::Unknown;
         FleetListener {
-            fleet,
+            fleet: Arc::new(Only(fleet)),
             replace: Box::new(|_| Ok(())),
             view: watch::Sender::new(Arc::new(FleetView { link, ..FleetView::default() })),
             store: Arc::new(MemoryStore::default()),
@@ -309,7 +312,7 @@ mod tests {
     struct Restarted(Mutex<u64>);
 
     #[async_trait]
-    impl Fleet for Restarted {
+    impl Decides for Restarted {
         async fn decisions(&self, _: Known, wait: Duration) -> Result<Heard, FleetError> {
             tokio::time::sleep(wait).await;
             let mut asked = self.0.lock().unwrap();
@@ -318,18 +321,6 @@ mod tests {
                 return Err(FleetError::Away("no connection".to_owned()));
             }
             Ok(Heard { decisions: FleetDecisions::default(), date: None })
-        }
-
-        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
-        }
-
-        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
-            Err(FleetError::NoFleet)
         }
     }
 
