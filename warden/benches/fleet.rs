@@ -32,7 +32,7 @@ const RATE: u64 = 5000;
 const SECONDS: u64 = 20;
 const CLIENTS: usize = 100;
 const IDLE: usize = 2000;
-/// What the packaged program may take (issue 11), in MiB.
+/// What the packaged program may take, in MiB.
 const MAX_SIZE: f64 = 9.0;
 const MAX_AT_REST: f64 = 7.0;
 /// Starts of which the middle one counts.

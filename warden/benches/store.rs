@@ -34,7 +34,7 @@ const AT_ONCE: u64 = 20;
 const TIMES: u64 = 20;
 const ROWS: u64 = 1_000_000;
 const PAGES: usize = 500;
-/// A page takes less than this, in milliseconds (issue 14).
+/// A page takes less than this, in milliseconds.
 const MAX_PAGE_TIME: f64 = 50.0;
 /// Entries of a burst, and those who follow it; each rests for a while after some entries.
 const BURST: u64 = 20_000;

@@ -13,7 +13,7 @@ use crate::live::{PATHS, judge};
 use crate::subject::Subject;
 use crate::{Table, config, fakes, fleet, folder};
 
-/// How long the store is away (issue 14).
+/// How long the store is away.
 const AWAY: Duration = Duration::from_mins(1);
 /// Time between two triggers, each of which is worth two entries.
 const TRIGGERS: Duration = Duration::from_millis(100);

@@ -23,6 +23,9 @@ use super::endpoint::Endpoint;
 /// How long a connection that nobody uses stays open: longer than the usual time between two health checks, so that
 /// a quiet agent keeps one.
 const IDLE: Duration = Duration::from_mins(1);
+/// Most bytes that are read at once, and of the head of an answer, which has some hundreds. A connection keeps a buffer
+/// as large as its largest read: with hyper's own limit, 400 KiB after a long list of containers.
+const READ_SIZE: usize = 16 * 1024;
 
 /// The body that the client library gives its requests. Its own name for this type is private.
 type Body =
@@ -45,7 +48,11 @@ enum Pool {
 impl Transport {
     pub(super) fn new(endpoint: &Endpoint) -> Self {
         let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(AT_ONCE);
+        builder
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(AT_ONCE)
+            .http1_max_buf_size(READ_SIZE);
         let (base, pool) = match endpoint {
             Endpoint::Unix(path) => {
                 // The connector finds the socket's path in the host. The port is ignored.
