@@ -4,15 +4,16 @@
 The kernel maps 64 KiB around every page of code that is touched. Functions that run, scattered over 6 MiB of those that do
 not, so make most of the program resident. The linker places them together instead.
 
-Usage: CARGO_PROFILE_RELEASE_STRIP=none cargo build --release -p evenkeel
+Usage: EVENKEEL_KEEP_SYMBOLS=1 cargo build --release -p evenkeel
        dist/scripts/function-order.py target/release/evenkeel
 
 Needs gdb and nm, and takes about five minutes. Engine and registry are fakes. The linker ignores names that are gone, and
 names that are missing only cost memory, up to 64 KiB each: write the file again after functions were renamed or moved on a
 large scale, and when the benchmarks show that memory at rest has grown.
 
-A name of a generic function stands for all its instances. Where most of them do not run, the file names those that do by
-their hashes, which change with the compiler and the versions of dependencies.
+Names are mangled as .cargo/config.toml asks for: they tell instances of a generic function apart by their types. Only the
+hashes of crates change from build to build (with the target, the profile, the versions of dependencies); the file has a
+wildcard for each.
 """
 
 import collections
@@ -48,8 +49,8 @@ TAIL = """  }
 }
 INSERT BEFORE .text;
 """
-LONGEST = 100
-# A name whose functions run for the most part stands for all of them.
+LONGEST = 300
+# The beginning of a long name stands for all names that begin so, where for the most part these run.
 MOST = 0.7
 AGENT_TOKEN = "0123456789abcdef-of-a"
 
@@ -231,24 +232,19 @@ def record():
 
 
 def pattern(name):
-    """The name without the hashes, which change from build to build; `None` for what is not a function of Rust."""
-    legacy = re.match(r"(_ZN.*17h)[0-9a-f]{16}E", name)
-    if legacy:
-        return legacy[1] + "*"
-    if name.startswith("_R"):
-        return re.sub(r"Cs[0-9A-Za-z]*_", "Cs*_", name)
-    return None
+    """The name with wildcards for what changes from build to build; `None` for what is not a function of Rust."""
+    if not name.startswith("_R"):
+        return None
+    # The hash of a crate, and references back into the name, whose numbers depend on how long the hashes before are.
+    name = re.sub(r"Cs[0-9A-Za-z]+_", "Cs*_", name)
+    name = re.sub(r"B[0-9A-Za-z]+_", "B*_", name)
+    # What the optimizer appends to names that it had to tell apart.
+    return re.sub(r"\.(llvm\.)?[0-9]+$", "*", name)
 
 
 def shorten(name):
-    """Names of generic functions can be a thousand characters long; their beginning tells them apart well enough."""
+    """The beginning of a name, which can be thousands of characters long."""
     return name if len(name) <= LONGEST else name[:LONGEST] + "*"
-
-
-def exact(name):
-    """Only this instance: the hash tells it apart."""
-    legacy = re.match(r"(_ZN.*?)(17h[0-9a-f]{16}E)", name)
-    return f"{legacy[1][:LONGEST]}*{legacy[2]}*" if legacy else pattern(name)
 
 
 def order(program, hits):
@@ -262,7 +258,7 @@ def order(program, hits):
     for address, _, name in symbols(program):
         if address in hits:
             short = shorten(pattern(name))
-            names.add(short if running[short] >= MOST * total[short] else exact(name))
+            names.add(short if running[short] >= MOST * total[short] else pattern(name))
     return sorted(names)
 
 
