@@ -377,6 +377,7 @@ class Connection {
   constructor({ url, events, poll, badge, quiet }) {
     Object.assign(this, { url, events, poll, badge, quiet });
     this.heard = 0;
+    this.streamed = 0; // when the stream was opened or last brought something, by the program's clock
     this.polled = 0; // when a plain request was answered while there was no stream
     this.wait = 1000;
     this.open();
@@ -388,7 +389,7 @@ class Connection {
     this.source?.close();
     const source = (this.source = new EventSource(this.url));
     this.opened = Date.now();
-    source.onopen = () => { this.wait = 1000; this.polled = 0; this.hear(); };
+    source.onopen = () => { this.wait = 1000; this.polled = 0; this.streamed = clockNow(); this.hear(); };
     source.onerror = () => {
       // A broken connection is taken up by the browser, which knows where it was; a refused one is not.
       if (source.readyState === EventSource.CLOSED) this.again();
@@ -396,6 +397,7 @@ class Connection {
     };
     for (const [name, take] of Object.entries(this.events)) {
       source.addEventListener(name, (frame) => {
+        this.streamed = clockNow();
         this.hear();
         let value;
         try { value = JSON.parse(frame.data); } catch { return; }
@@ -418,6 +420,13 @@ class Connection {
   hear() {
     this.heard = Date.now();
     this.look();
+  }
+
+  // Something came at that time, says a plain request. A stream that has not brought it soon is dead, whatever the
+  // browser thinks: it is opened again.
+  expect(time) {
+    const isOpen = this.source.readyState === EventSource.OPEN;
+    if (isOpen && time > this.streamed + 5000 && clockNow() > time + 15000) this.open();
   }
 
   look() {

@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use evenkeel_common::sse;
 use jiff::SignedDuration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Collector, Job, StoreState};
 use crate::fleet::verdict::{Verdict, verdict};
-use crate::keep::{Change, Duty, KeepError, MAX_PAGE, Position, Query, Retention};
+use crate::keep::{Change, Duty, KeepError, MAX_PAGE, Outcome, Position, Query, Retention};
 
 /// Changes that are committed together at most.
 const MAX_BATCH: usize = 4096;
+/// Text of entries after which nothing more is added to a commit, in bytes: a store at the end of a slow link has to take it
+/// before its call runs out of time.
+const MAX_BATCH_TEXT: usize = 4 * 1024 * 1024;
 /// Time between the starts of two commits: what comes meanwhile goes together. The first one waits for nothing.
 const PACE: Duration = Duration::from_millis(10);
 /// The store is read again after this time, whatever hints have come (DECISIONS 8).
@@ -25,6 +28,9 @@ const PREPARATION: Duration = Duration::from_secs(5);
 /// Time between two looks at what is too old, and between two removals while there is more.
 const RETENTION: Duration = Duration::from_mins(1);
 const NEXT_REMOVAL: Duration = Duration::from_millis(200);
+
+/// Who waits for the outcome of so many changes.
+type Waiting = (usize, oneshot::Sender<Result<Vec<Outcome>, KeepError>>);
 
 /// The task's state.
 pub struct Task {
@@ -88,13 +94,7 @@ impl Task {
 
     /// Commits this job and those that wait behind it.
     async fn commit(&mut self, first: Job) {
-        let mut changes = first.changes;
-        let mut waiting = vec![(changes.len(), first.done)];
-        while changes.len() < MAX_BATCH {
-            let Ok(job) = self.jobs.try_recv() else { break };
-            waiting.push((job.changes.len(), job.done));
-            changes.extend(job.changes);
-        }
+        let (mut changes, waiting) = gather(first, &mut self.jobs);
         // What was rolled back may trip the fuse, in the same commit.
         let failed = changes.iter().any(|change| match change {
             Change::Entry(entry) => verdict(entry).is_some_and(|(_, _, verdict)| verdict == Verdict::Failed),
@@ -231,5 +231,63 @@ impl Task {
             _ => {}
         }
         state.send_replace(now);
+    }
+}
+
+/// What is committed together: this job, and those that wait behind it as far as there is room.
+fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Change>, Vec<Waiting>) {
+    let mut text = text_of(&first.changes);
+    let mut changes = first.changes;
+    let mut waiting = vec![(changes.len(), first.done)];
+    while changes.len() < MAX_BATCH && text < MAX_BATCH_TEXT {
+        let Ok(job) = jobs.try_recv() else { break };
+        text += text_of(&job.changes);
+        waiting.push((job.changes.len(), job.done));
+        changes.extend(job.changes);
+    }
+    (changes, waiting)
+}
+
+/// Bytes of the texts that can be long.
+fn text_of(changes: &[Change]) -> usize {
+    let long = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let sizes = changes.iter().map(|change| match change {
+        Change::Entry(entry) => entry.message.len() + long(&entry.reason) + long(&entry.output),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::FleetEntry;
+
+    use super::*;
+
+    fn job(entries: usize, output: usize) -> Job {
+        let entry: FleetEntry = serde_json::from_value(serde_json::json!({
+            "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "level": "info",
+            "message": "", "output": "x".repeat(output),
+        }))
+        .unwrap();
+        let changes = vec![Change::Entry(Box::new(entry)); entries];
+        Job { changes, done: oneshot::channel().0 }
+    }
+
+    #[test]
+    fn a_commit_ends_at_its_count_or_at_its_text() {
+        let most_at_once = MAX_BATCH_TEXT / (500 * 8192) + 1;
+        for (entries, output, expected) in
+            [(500, 0, MAX_BATCH / 500 + 1), (500, 8192, most_at_once), (1, 0, 100)]
+        {
+            let (sender, mut jobs) = mpsc::channel(100);
+            for _ in 1..100 {
+                sender.try_send(job(entries, output)).ok().unwrap();
+            }
+            let (changes, waiting) = gather(job(entries, output), &mut jobs);
+            assert_eq!(waiting.len(), expected, "{entries} entries with {output} bytes each");
+            assert_eq!(changes.len(), expected * entries);
+            assert_eq!(jobs.len(), 100 - expected, "the others come with the next one");
+        }
     }
 }

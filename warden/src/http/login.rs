@@ -14,7 +14,12 @@ use crate::auth::tokens::{self, Tokens};
 
 const REQUIRED: &str = "api.token is needed: as ?token= or as the cookie \"token\"";
 
+// Made once each: whoever tries tokens must not cost more than that.
 static FORM: LazyLock<Document> = LazyLock::new(|| form(None));
+static WRONG: LazyLock<Document> = LazyLock::new(|| form(Some("That token is not accepted.")));
+// `Retry-After` says when.
+static THROTTLED: LazyLock<Document> =
+    LazyLock::new(|| form(Some("Too many wrong tokens came from this address. Try again in a few seconds.")));
 
 /// The form, with why the last attempt failed.
 fn form(refusal: Option<&str>) -> Document {
@@ -55,13 +60,16 @@ pub(super) async fn login(api: Api, request: Request) -> Response {
 
 /// Refuses a user: the form for a browser's navigation, JSON for scripts and programs.
 pub(super) fn deny(refused: LoginError, headers: &HeaderMap) -> Response {
-    let message = refused.message();
-    let answer = refused.reply(message.as_deref().unwrap_or(REQUIRED));
+    let answer = refused.reply(refused.message().as_deref().unwrap_or(REQUIRED));
     if !accepts_html(headers) {
         return answer;
     }
-    let document = message.as_deref().map(|message| form(Some(message)));
-    let mut page = document.as_ref().unwrap_or(&FORM).reply(answer.status(), headers);
+    let document = match refused {
+        LoginError::Missing => &FORM,
+        LoginError::Wrong => &WRONG,
+        LoginError::Throttled(_) => &THROTTLED,
+    };
+    let mut page = document.reply(answer.status(), headers);
     page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(seconds) = answer.headers().get(RETRY_AFTER) {
         page.headers_mut().insert(RETRY_AFTER, seconds.clone());
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_form_is_complete_and_sends_no_referrer() {
-        for document in [&*FORM, &form(Some("That token is not accepted."))] {
+        for document in [&*FORM, &*WRONG, &*THROTTLED] {
             let text = std::str::from_utf8(document.text()).unwrap();
             assert!(text.starts_with("<!doctype html>"));
             assert!(!text.contains("<!--"), "a placeholder is left");
@@ -114,9 +122,14 @@ mod tests {
 
     #[test]
     fn a_refusal_is_in_the_form_without_any_script() {
-        let text = String::from_utf8(form(Some("That token is not accepted.")).text().to_vec()).unwrap();
-        assert!(text.contains("role=\"alert\">That token is not accepted.</p>"), "{text}");
-        assert!(!String::from_utf8_lossy(FORM.text()).contains("not accepted"));
+        for (document, reason) in [
+            (&WRONG, "That token is not accepted."),
+            (&THROTTLED, "Too many wrong tokens came from this address. Try again in a few seconds."),
+        ] {
+            let text = String::from_utf8_lossy(document.text());
+            assert!(text.contains(&format!("role=\"alert\">{reason}</p>")), "{text}");
+        }
+        assert!(!String::from_utf8_lossy(FORM.text()).contains("role=\"alert\">"));
     }
 
     #[test]

@@ -114,12 +114,10 @@ function showGrid(columns) {
     rows.replaceChildren();
   }
   reconcile(byId("map-rows"), mapRows, (row) => row.repository, () => mapRow(columns));
-  const rows = [...byId("map-rows").children];
-  rows.filter((row) => !row.hidden).slice(0, FIRST_ROWS).forEach((row) => row.fill());
-  if (rows.length && !byId("map-rows").querySelector("td[tabindex=\"0\"]")) {
-    rows[0].fill();
-    rows[0].cells[1]?.setAttribute("tabindex", "0");
-  }
+  const rows = [...byId("map-rows").children].filter((row) => !row.hidden);
+  rows.slice(0, FIRST_ROWS).forEach((row) => row.fill());
+  // A cell that a filter hides cannot be the way in.
+  if (rows[0]?.cells[1] && !byId("map-rows").querySelector("tr:not([hidden]) td[tabindex=\"0\"]")) tabTo(rows[0].cells[1]);
   fillSoon();
 }
 
@@ -210,9 +208,14 @@ function mapCell(machine) {
 
 const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e6], End: [0, 1e6] };
 
-function goTo(cell) {
+// Of all cells one is reached by Tab; the arrows lead to the others.
+function tabTo(cell) {
   for (const other of byId("map-rows").querySelectorAll("td[tabindex=\"0\"]")) other.tabIndex = -1;
   cell.tabIndex = 0;
+}
+
+function goTo(cell) {
+  tabTo(cell);
   cell.focus();
 }
 

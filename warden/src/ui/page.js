@@ -432,11 +432,13 @@ function readMachinesSoon() {
   soon ??= setTimeout(() => { soon = null; poll(); }, 300);
 }
 
-// Entries come only when something happens; these answers tell that the warden is there all the same.
+// Entries come only when something happens, and a page cannot see the stream's heartbeats, which are comments. These
+// answers tell that the warden is there all the same, and whether the stream should have brought something.
 async function poll() {
   if (document.hidden) return;
   try {
     await readMachines();
+    connection.expect(Math.max(0, ...machines.map((m) => Date.parse(m.last_entry) || 0)));
     if (Date.now() - mapRead > MAP_MS) {
       mapRead = Date.now();
       readMap().then(showEvents, () => { /* asked again soon */ });

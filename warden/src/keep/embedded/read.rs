@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use super::TableError;
-use super::tables::{BYTES, CHANGED, ENTRIES, INDEX, MACHINES, META, REVISION, VALUES, counter};
+use super::tables::{
+    BYTES, CHANGED, CHANGED_VALUES, ENTRIES, INDEX, MACHINES, META, REVISION, VALUES, counter,
+};
 use crate::keep::query::Collect;
 use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 
@@ -25,11 +27,13 @@ pub(super) fn news(database: &Database, after: Position, limit: usize) -> Result
                 machines.push(serde_json::from_str(row.value().1)?);
             }
         }
-        for item in transaction.open_table(VALUES)?.iter()? {
-            let (name, row) = item?;
-            let (revision, value) = row.value();
-            if revision > after.revision {
-                values.push((name.value().to_owned(), Versioned { revision, value: value.to_vec() }));
+        let table = transaction.open_table(VALUES)?;
+        for item in transaction.open_table(CHANGED_VALUES)?.range((after.revision + 1, "")..)? {
+            let key = item?.0;
+            let name = key.value().1;
+            if let Some(row) = table.get(name)? {
+                let (revision, value) = row.value();
+                values.push((name.to_owned(), Versioned { revision, value: value.to_vec() }));
             }
         }
     }

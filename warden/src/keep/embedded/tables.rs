@@ -25,6 +25,9 @@ pub(super) const CHANGED: TableDefinition<(u64, &str), ()> = TableDefinition::ne
 /// The revision of a value's last change, and the value, by name.
 pub(super) const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values");
 
+/// Names of values by the revision of their last change.
+pub(super) const CHANGED_VALUES: TableDefinition<(u64, &str), ()> = TableDefinition::new("changed_values");
+
 /// Keys of [`META`].
 pub(super) const SCHEMA: &str = "schema";
 pub(super) const NEXT_ID: &str = "next_id";
@@ -35,9 +38,17 @@ const SCHEMA_VERSION: u64 = 1;
 /// Entries that one transaction removes at most, so that nobody waits long for it.
 const REMOVED_AT_ONCE: usize = 2000;
 
+/// Begins a transaction after which the file opens at once, also where the program was killed: otherwise redb would read
+/// the whole file first. A commit writes more for that, and waits for the disk twice.
+fn begin_write(database: &Database) -> Result<WriteTransaction, TableError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    Ok(transaction)
+}
+
 /// Makes the tables; whether the file was new.
 pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, TableError> {
-    let transaction = database.begin_write()?;
+    let transaction = begin_write(database)?;
     let is_new = {
         let mut meta = transaction.open_table(META)?;
         let schema = meta.get(SCHEMA)?.map(|schema| schema.value());
@@ -62,13 +73,25 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
         transaction.open_table(CHANGED)?;
         transaction.open_table(VALUES)?;
     }
+    index_values(&transaction)?;
     transaction.commit()?;
     Ok(is_new)
 }
 
+/// Makes [`CHANGED_VALUES`] anew. An earlier version has written values without it, perhaps after a later one.
+fn index_values(transaction: &WriteTransaction) -> Result<(), TableError> {
+    transaction.delete_table(CHANGED_VALUES)?;
+    let mut changed = transaction.open_table(CHANGED_VALUES)?;
+    for item in transaction.open_table(VALUES)?.iter()? {
+        let (name, row) = item?;
+        changed.insert((row.value().0, name.value()), ())?;
+    }
+    Ok(())
+}
+
 /// Takes over what an earlier version has kept.
 pub(super) fn import(database: &Database, saved: &SavedState, now: Timestamp) -> Result<(), TableError> {
-    let transaction = database.begin_write()?;
+    let transaction = begin_write(database)?;
     {
         let mut meta = transaction.open_table(META)?;
         if saved.is_complete && saved.next_id > saved.entries.len() as u64 {
@@ -90,7 +113,7 @@ pub(super) fn commit(
     now: Timestamp,
 ) -> Result<Vec<Outcome>, TableError> {
     let is_probe = changes.is_empty();
-    let transaction = database.begin_write()?;
+    let transaction = begin_write(database)?;
     let needs = needs(&changes);
     let (machines, values, next_id) = {
         let table = transaction.open_table(MACHINES)?;
@@ -149,10 +172,25 @@ fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Resul
         }
         changed.insert((revision, id), ())?;
     }
-    let mut table = transaction.open_table(VALUES)?;
     for (name, value) in values {
-        table.insert(name.as_str(), (revision, value.as_slice()))?;
+        insert_value(transaction, name, revision, value)?;
     }
+    Ok(())
+}
+
+fn insert_value(
+    transaction: &WriteTransaction,
+    name: &str,
+    revision: u64,
+    value: &[u8],
+) -> Result<(), TableError> {
+    let mut values = transaction.open_table(VALUES)?;
+    let mut changed = transaction.open_table(CHANGED_VALUES)?;
+    let before = values.insert(name, (revision, value))?.map(|row| row.value().0);
+    if let Some(before) = before {
+        changed.remove((before, name))?;
+    }
+    changed.insert((revision, name), ())?;
     Ok(())
 }
 
@@ -163,30 +201,27 @@ pub(super) fn swap(
     expected: u64,
     value: &[u8],
 ) -> Result<Option<u64>, TableError> {
-    let transaction = database.begin_write()?;
-    let revision = {
-        let mut values = transaction.open_table(VALUES)?;
-        let current = values.get(name)?.map_or(0, |row| row.value().0);
-        if current != expected {
-            return Ok(None);
-        }
-        let revision = next_revision(&mut transaction.open_table(META)?)?;
-        values.insert(name, (revision, value))?;
-        revision
-    };
+    let transaction = begin_write(database)?;
+    let current = transaction.open_table(VALUES)?.get(name)?.map_or(0, |row| row.value().0);
+    if current != expected {
+        return Ok(None);
+    }
+    let revision = next_revision(&mut transaction.open_table(META)?)?;
+    insert_value(&transaction, name, revision, value)?;
     transaction.commit()?;
     Ok(Some(revision))
 }
 
 /// [`crate::keep::Keep::remove`]
 pub(super) fn remove(database: &Database, name: &str, expected: u64) -> Result<bool, TableError> {
-    let transaction = database.begin_write()?;
+    let transaction = begin_write(database)?;
     {
         let mut values = transaction.open_table(VALUES)?;
         if values.get(name)?.map_or(0, |row| row.value().0) != expected {
             return Ok(false);
         }
         values.remove(name)?;
+        transaction.open_table(CHANGED_VALUES)?.remove((expected, name))?;
     }
     transaction.commit()?;
     Ok(true)
@@ -196,7 +231,7 @@ pub(super) fn remove(database: &Database, name: &str, expected: u64) -> Result<b
 pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> Result<u64, TableError> {
     let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
     let oldest = now.as_microsecond().saturating_sub(age);
-    let transaction = database.begin_write()?;
+    let transaction = begin_write(database)?;
     let mut removed = 0;
     {
         let mut meta = transaction.open_table(META)?;
@@ -243,4 +278,76 @@ fn next_revision(meta: &mut Table<'_, &'static str, u64>) -> Result<u64, TableEr
     let revision = counter(meta, REVISION)? + 1;
     meta.insert(REVISION, revision)?;
     Ok(revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use redb::{Builder, ReadableDatabase};
+
+    use super::*;
+    use crate::keep::Position;
+    use crate::keep::embedded::read;
+
+    fn create(path: &Path) -> Database {
+        let database = Database::create(path).unwrap();
+        assert!(prepare(&database, Timestamp::UNIX_EPOCH).unwrap());
+        database
+    }
+
+    fn changed_values(database: &Database) -> Vec<(u64, String)> {
+        let table = database.begin_read().unwrap().open_table(CHANGED_VALUES).unwrap();
+        let keys = table.iter().unwrap().map(|item| item.unwrap().0);
+        keys.map(|key| (key.value().0, key.value().1.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_file_that_was_not_closed_opens_without_a_repair() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("open"), folder.path().join("copy"));
+        let database = create(&path);
+        swap(&database, "a", 0, b"x").unwrap().unwrap();
+        // What a killed warden leaves.
+        std::fs::copy(&path, &copy).unwrap();
+        let is_repaired = Arc::new(AtomicBool::new(false));
+        let noted = is_repaired.clone();
+        let mut builder = Builder::new();
+        builder.set_repair_callback(move |_| noted.store(true, Ordering::Relaxed));
+        let database = builder.open(&copy).unwrap();
+        assert!(!is_repaired.load(Ordering::Relaxed));
+        assert_eq!(read::value(&database, "a").unwrap().value, b"x");
+    }
+
+    #[test]
+    fn the_index_of_values_is_in_step_with_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = create(&folder.path().join("file"));
+        let first = swap(&database, "a", 0, b"1").unwrap().unwrap();
+        let other = swap(&database, "b", 0, b"1").unwrap().unwrap();
+        let second = swap(&database, "a", first, b"2").unwrap().unwrap();
+        assert_eq!(changed_values(&database), [(other, "b".to_owned()), (second, "a".to_owned())]);
+        assert!(remove(&database, "b", other).unwrap());
+        assert_eq!(changed_values(&database), [(second, "a".to_owned())]);
+    }
+
+    #[test]
+    fn values_of_an_earlier_version_are_told_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = create(&folder.path().join("file"));
+        let first = swap(&database, "a", 0, b"1").unwrap().unwrap();
+        // An earlier version writes values and their revisions, but not the index.
+        let transaction = database.begin_write().unwrap();
+        let revision = next_revision(&mut transaction.open_table(META).unwrap()).unwrap();
+        transaction.open_table(VALUES).unwrap().insert("a", (revision, &b"2"[..])).unwrap();
+        transaction.open_table(VALUES).unwrap().insert("b", (revision, &b"3"[..])).unwrap();
+        transaction.commit().unwrap();
+
+        assert!(!prepare(&database, Timestamp::UNIX_EPOCH).unwrap());
+        let news = read::news(&database, Position { entry: 0, revision: first }, 10).unwrap();
+        let told: Vec<_> = news.values.iter().map(|(name, value)| (name.as_str(), &*value.value)).collect();
+        assert_eq!(told, [("a", &b"2"[..]), ("b", &b"3"[..])]);
+    }
 }

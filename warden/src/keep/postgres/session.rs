@@ -93,7 +93,11 @@ impl Connector {
     }
 
     async fn open(&self) -> Result<Client, Fault> {
-        let (client, connection) = self.url.config.connect(Tls::of(&self.url)?).await?;
+        let url = self.url.clone();
+        // It reads files.
+        let tls = tokio::task::spawn_blocking(move || Tls::of(&url)).await;
+        let tls = tls.unwrap_or_else(|_| Err(Fault::Refused("TLS could not be prepared".to_owned())))?;
+        let (client, connection) = self.url.config.connect(tls).await?;
         self.tasks.spawn("postgres", drive(connection, self.hints.clone(), self.writer.clone()));
         Ok(client)
     }

@@ -27,7 +27,7 @@ const MAX_AUTHORITIES: u64 = 4 * 1024 * 1024;
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// What the URL demands. Files are read each time: an authority may be replaced.
+    /// What the URL demands. Files are read each time, so this blocks: an authority may be replaced.
     pub(super) fn of(url: &StoreUrl) -> Result<Self, Fault> {
         if url.config.get_ssl_mode() == SslMode::Disable {
             return Ok(Self(Arc::new(tls::client_config_without_roots())));
