@@ -90,14 +90,10 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
             None
         }
     };
-    let boot = loaded.as_ref().map(|loaded| (loaded.store.clone(), loaded.boot.clone()));
     if let Some(loaded) = loaded {
         spawn(parts, loaded, hangups, &mut supervisor);
     }
     let end = supervisor.run_until(signals, STOP_GRACE).await;
-    if let Some((store, boot)) = boot {
-        remember(&boot, store.as_ref()).await;
-    }
     end.context("stopped by a fault")
 }
 
@@ -289,7 +285,6 @@ fn registry_maker(
 struct Loaded {
     store: Arc<dyn Store>,
     record: Record,
-    boot: Boot,
     reloader: Reloader,
 }
 
@@ -320,10 +315,11 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let known = fleet::load(store.as_ref(), config.push.as_ref()).await;
     parts.shown.fleet.send_replace(Arc::new(known));
     let boot = boot(store.as_ref()).await;
+    remember(&boot, store.as_ref()).await;
     let world = parts.world(store.clone(), audit, boot.clone());
     let mut reloader = Reloader::new(parts.service_deps(deliveries), Arc::new(world), supervisor.token());
     reloader.load(recorded, warnings).await;
-    Ok(Loaded { store, record, boot, reloader })
+    Ok(Loaded { store, record, reloader })
 }
 
 /// The state on disk; in memory where none can be kept there.
@@ -346,6 +342,8 @@ async fn open_audit(
     let channels = Settings::of(&config);
     let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
     names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
+    // A variable that is not set today may be set tomorrow.
+    names.extend(config.faulty_channels.iter().cloned());
     let queue::Opened { outbox, continued } = open_outbox(store, &parts.clock, &names, warnings).await;
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
     let unwritten = outbox.clone();
@@ -359,7 +357,8 @@ async fn open_audit(
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
     let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
-    let faults = deliveries.reconfigure(channels, &trial::machine_name(&config)).await.faults;
+    let (off, machine) = (&config.faulty_channels, trial::machine_name(&config));
+    let faults = deliveries.reconfigure(channels, off, &machine).await.faults;
     if !faults.is_empty() {
         parts.shown.active.send_modify(|active| Arc::make_mut(&mut active.config).warnings.extend(faults));
     }
@@ -468,14 +467,14 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
 /// Key of the machine's boot in the store.
 const BOOT: &str = "boot";
 
-/// Reads which boot of the machine this is, and in which one the agent was stopped.
+/// Reads which boot of the machine this is, and in which one the agent ran last.
 async fn boot(store: &dyn Store) -> Boot {
     let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
     Boot { now: now.trim().into(), before: before.unwrap_or_default().into(), ..Boot::default() }
 }
 
-/// Writes down in which boot of the machine the agent was stopped.
+/// Writes down in which boot of the machine the agent runs: at the start, since it may be killed.
 async fn remember(boot: &Boot, store: &dyn Store) {
     if boot.before != boot.now {
         // A state that can't be written is told of elsewhere.

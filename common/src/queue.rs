@@ -292,6 +292,11 @@ impl Outbox {
         self
     }
 
+    /// Whether there is a destination of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.log.borrow().places.contains_key(name)
+    }
+
     /// How many entries wait for a destination.
     pub fn waiting(&self, name: &str) -> u64 {
         let log = self.log.borrow();

@@ -104,7 +104,7 @@ impl Delivery {
                         let text: Vec<_> = response.message().collect();
                         Ok(shown(&format!("{} {}", response.code(), text.join(" ")), redactor, false))
                     }
-                    Ok(Err(error)) => Err(judge_mail(&error, redactor)),
+                    Ok(Err(error)) => Err(refused_mail(&mailer, &error, redactor).await),
                     Err(_) => {
                         Err(transient(format!("the mail server took over {} s", MAIL_TIMEOUT.as_secs())))
                     }
@@ -182,17 +182,47 @@ fn refusal(status: StatusCode, text: String, wait: Option<Duration>) -> Delivery
     }
 }
 
-fn judge_mail(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> DeliveryError {
+/// What it means that a mail was not taken. A server that takes no connection at all has refused no single mail.
+async fn refused_mail(
+    mailer: &Mailer,
+    error: &lettre::transport::smtp::Error,
+    redactor: &Redactor,
+) -> DeliveryError {
     let why = shown(&chain(error), redactor, false);
     let code = error.status().map(u16::from);
     match code {
-        // No login, or one that the server does not accept.
-        Some(530 | 534 | 535 | 538) => DeliveryError::Misconfigured { why },
-        Some(500..) => DeliveryError::Permanent { why },
+        Some(code @ 500..) if is_about_the_mail(code, &chain(error)) => {
+            let test = tokio::time::timeout(MAIL_TIMEOUT, mailer.test_connection()).await;
+            if matches!(test, Ok(Ok(true))) {
+                DeliveryError::Permanent { why }
+            } else {
+                DeliveryError::Misconfigured { why }
+            }
+        }
+        // Login, sender, relaying, quota: what a person can mend, and what every other mail would hear, too.
+        Some(500..) => DeliveryError::Misconfigured { why },
         // No common login method, no STARTTLS: the server's abilities do not change by themselves.
         None if error.is_client() => DeliveryError::Misconfigured { why },
         _ => transient(why),
     }
+}
+
+/// Whether an SMTP reply 5xx refuses this mail for its content or size (RFC 3463: 5.6.x, 5.3.4), not the account that
+/// sends it.
+fn is_about_the_mail(code: u16, text: &str) -> bool {
+    let enhanced = text.split_whitespace().find_map(enhanced_code);
+    match (code, enhanced) {
+        // A full mailbox is emptied some day.
+        (552, Some([5, 2, 2])) => false,
+        (_, Some([5, 6, _] | [5, 3, 4])) | (552, _) | (554, None) => true,
+        _ => false,
+    }
+}
+
+/// An enhanced status code of a permanent failure (RFC 3463).
+fn enhanced_code(word: &str) -> Option<[u16; 3]> {
+    let numbers: Option<Vec<u16>> = word.split('.').map(|number| number.parse().ok()).collect();
+    <[u16; 3]>::try_from(numbers?).ok().filter(|[class, ..]| *class == 5)
 }
 
 /// `Retry-After` in seconds (Discord's have fractions) or as a date, which is held against the server's own clock.
@@ -227,7 +257,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Text from outside on one line, without secrets, not too long. Secrets are taken out first, as long as they are whole,
 /// and once more in the form that is shown. `is_cut`: it is the beginning of a longer text.
-fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
+pub(super) fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
     let line: String =
         redactor.clean(text, is_cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = redactor.clean(&line.split_whitespace().collect::<Vec<_>>().join(" "), is_cut);
@@ -256,6 +286,24 @@ mod tests {
         assert_eq!(wait("Thu, 01 Jan 2026 00:02:00 GMT"), Some(120.0));
         assert_eq!(wait("Wed, 01 Jan 2025 00:02:00 GMT"), Some(0.5));
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn only_what_a_mail_server_says_of_the_mail_itself_refuses_that_mail() {
+        for (code, text, expected) in [
+            (552, "permanent error (552): message size exceeds fixed limit", true),
+            (552, "permanent error (552): 5.3.4 too big", true),
+            (550, "permanent error (550): 5.6.1 this kind of content is not taken", true),
+            (554, "permanent error (554): transaction failed", true),
+            (552, "permanent error (552): 5.2.2 mailbox is full", false),
+            (554, "permanent error (554): 5.7.1 rejected", false),
+            (550, "permanent error (550): relay denied for 5.6.1.9", false),
+            (553, "permanent error (553): sender rejected", false),
+            (550, "permanent error (550): 5.4.5 daily quota exceeded", false),
+            (535, "permanent error (535): 5.7.8 wrong password", false),
+        ] {
+            assert_eq!(is_about_the_mail(code, text), expected, "{text}");
+        }
     }
 
     #[test]

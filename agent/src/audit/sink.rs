@@ -72,7 +72,7 @@ struct Running {
 pub struct Reconfigured {
     /// New: they receive what is recorded from now on.
     pub added: Vec<String>,
-    /// Kept or changed: they continue with what waits for them.
+    /// Changed, or on again after a fault: they continue with what waits for them.
     pub changed: Vec<String>,
     /// Removed, with the number of waiting entries that were dropped.
     pub removed: Vec<(String, u64)>,
@@ -88,8 +88,9 @@ impl Deliveries {
     }
 
     /// Applies these settings; `machine` is the origin that entries carry. A destination whose settings
-    /// are the same is not touched. An entry in flight to one that changed may arrive and be sent again.
-    pub async fn reconfigure(&self, settings: Vec<Settings>, machine: &str) -> Reconfigured {
+    /// are the same is not touched. An entry in flight to one that changed may arrive and be sent again. What waits for
+    /// those that are `off`, by name, waits on.
+    pub async fn reconfigure(&self, settings: Vec<Settings>, off: &[String], machine: &str) -> Reconfigured {
         let is_same = |sink: &Running| sink.machine == machine && settings.contains(&sink.settings);
         let (staying, leaving): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *self.sinks()).into_iter().partition(is_same);
@@ -105,13 +106,13 @@ impl Deliveries {
             let _ = sink.ended.await;
             known.push((sink.settings.name(), sink.counts));
         }
-        let names: Vec<String> = settings.iter().map(Settings::name).collect();
-        let mut reconfigured =
-            Reconfigured { removed: self.0.outbox.rename(&names), ..Reconfigured::default() };
-        for settings in fresh {
+        let outbox = &self.0.outbox;
+        let names: Vec<String> = settings.iter().map(Settings::name).chain(off.iter().cloned()).collect();
+        let queued: Vec<bool> = fresh.iter().map(|wanted| outbox.has(&wanted.name())).collect();
+        let mut reconfigured = Reconfigured { removed: outbox.rename(&names), ..Reconfigured::default() };
+        for (settings, is_known) in fresh.into_iter().zip(queued) {
             let name = settings.name();
             let counts = known.iter().find(|(known, _)| *known == name).map(|(_, counts)| counts.clone());
-            let is_known = counts.is_some();
             match settings.open() {
                 Ok(channel) => self.begin(settings.clone(), channel, machine, counts.unwrap_or_default()),
                 Err(why) => reconfigured.faults.push(format!("{name}: {why} (it is off)")),

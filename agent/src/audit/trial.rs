@@ -1,6 +1,7 @@
 //! Test deliveries to the channels, and the machine name that entries carry.
 
 use std::io::Write;
+use std::time::Duration;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -26,9 +27,11 @@ pub fn machine_name(config: &Config) -> String {
 pub struct WardenAnswer {
     /// Status code of `GET /health`.
     pub health: u16,
+    /// Whether its body is JSON with a "status", as every warden's is.
+    pub has_status: bool,
     /// Whether it says that its store is away.
     pub store_is_away: bool,
-    /// Status code of `POST /ingest` without an entry: 400 where the token is right, 401 where it is not.
+    /// Status code of `POST /ingest` without an entry: 400 where a warden knows the token, 401 where it does not.
     pub ingest: u16,
     /// Status code of `GET /fleet` with a revision that is none: 400 where the token is right and the warden decides for a
     /// fleet, 401 or 404 where not.
@@ -37,38 +40,45 @@ pub struct WardenAnswer {
     pub clock_ahead: Option<SignedDuration>,
 }
 
-/// Asks each warden whether it is there and knows this agent's token. Nothing is stored there.
-pub async fn ask_wardens(config: &PushConfig) -> Vec<Result<WardenAnswer, String>> {
+/// Asks all wardens at once whether they are there and know this agent's token; each has `limit` to answer. Nothing is
+/// stored there. The answers are in the order of the addresses.
+pub async fn ask_wardens(config: &PushConfig, limit: Duration) -> Vec<Result<WardenAnswer, String>> {
     match Push::new(config) {
-        Ok(push) => push.ask().await,
-        Err(why) => vec![Err(why)],
+        Ok(push) => push.ask(limit).await,
+        Err(why) => vec![Err(why); config.warden_urls.len()],
     }
 }
 
 /// Channels that are to get a sample entry.
 pub struct Trials {
     channels: Vec<Channel>,
+    /// Those that can't get any: name and cause.
+    broken: Vec<(String, String)>,
     machine: String,
 }
 
 /// The channel `only`, or all of them. A webhook's name stands for itself.
 pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
-    let (mut channels, mut warnings) = (Vec::new(), Vec::new());
+    let off = "it is off by a fault in the configuration: see the warnings";
+    let mut broken: Vec<(String, String)> =
+        config.faulty_channels.iter().map(|name| (name.clone(), off.to_owned())).collect();
+    let mut channels = Vec::new();
     for settings in Settings::of(config) {
         match settings.open() {
             Ok(channel) => channels.push(channel),
-            Err(why) => warnings.push(format!("{}: {why}", settings.name())),
+            Err(why) => broken.push((settings.name(), why)),
         }
     }
-    let known = channels.iter().map(|channel| channel.name().to_owned()).collect::<Vec<_>>().join(", ");
+    let names = || channels.iter().map(Channel::name).chain(broken.iter().map(|(name, _)| name.as_str()));
+    let known = names().collect::<Vec<_>>().join(", ");
     if let Some(only) = only {
         let webhook = format!("webhook/{only}");
-        let found = if channels.iter().any(|channel| channel.name() == only) { only } else { &webhook };
+        let found = if names().any(|name| name == only) { only } else { &webhook };
         channels.retain(|channel| channel.name() == found);
+        broken.retain(|(name, _)| name == found);
     }
-    match (only, channels.is_empty()) {
-        (_, false) => Ok(Trials { channels, machine: machine_name(config) }),
-        _ if !warnings.is_empty() => Err(warnings.join("; ")),
+    match (only, channels.is_empty() && broken.is_empty()) {
+        (_, false) => Ok(Trials { channels, broken, machine: machine_name(config) }),
         (Some(only), true) if known.is_empty() => {
             Err(format!("there is no channel \"{only}\", nor any other"))
         }
@@ -78,7 +88,8 @@ pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
 }
 
 impl Trials {
-    /// Sends a sample entry to each, regardless of its filters, and prints the answers. Returns whether all accepted it.
+    /// Sends a sample entry to each, regardless of its filters, and prints the answers. Returns whether all accepted it;
+    /// one that is broken does not.
     pub async fn run(self, out: &mut (dyn Write + Send)) -> bool {
         let message = "this is a test: nothing has changed";
         let mut entry = AuditEntry::new(SystemClock.now(), PROGRAM, Kind::UPDATED, Level::Info, message);
@@ -87,7 +98,10 @@ impl Trials {
         entry.old_digest = Some(format!("sha256:{}", "0".repeat(64)));
         entry.new_digest = Some(format!("sha256:{}", "1".repeat(64)));
         entry.reason = Some("asked for with test-notify".to_owned());
-        let mut all_took_it = true;
+        let mut all_took_it = self.broken.is_empty();
+        for (name, why) in self.broken {
+            let _ = writeln!(out, "{name}: FAILED: {why}");
+        }
         for channel in self.channels {
             let outcome = channel.send(&entry).await;
             all_took_it &= outcome.is_ok();

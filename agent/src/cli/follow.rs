@@ -1,67 +1,118 @@
 //! `audit --follow`: entries as they come, and at a terminal a line below them with how far deployments are.
 
 use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use evenkeel_common::sse;
 use evenkeel_common::wire::{AuditEntry, ServiceStatus, StatusFrame};
 use jiff::Timestamp;
 use reqwest::Response;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::client::{Client, ClientError};
-use super::terminal::{Terminal, print};
+use super::terminal::{Terminal, print, reader_gone};
 use super::views;
 
 /// Pause before a stream that ended is opened again.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Time between two looks at how far a deployment is: a probation goes on without any news.
 const TICK: Duration = Duration::from_secs(1);
+/// What a stream repeats comes within this time.
+const REPLAY: Duration = Duration::from_millis(500);
 /// So many entries are asked for and remembered, of which a stream repeats some: the most that the API gives at once.
 const REMEMBERED: u32 = 500;
 
-/// Shows the last `limit` entries and then new ones as they come; opens the stream again when it ends. Deployments are
-/// shown on a terminal whose line can be written anew.
+/// Shows the last `limit` entries and then new ones as they come, until nobody reads them any more (`show` says so); opens
+/// the stream again when it ends. Deployments are shown on a terminal whose line can be written anew.
 pub(super) async fn follow(
     client: &Client,
     limit: u32,
     terminal: Terminal,
-    show: impl Fn(&AuditEntry),
+    show: impl Fn(&AuditEntry) -> bool,
 ) -> Result<(), ClientError> {
     let path = if terminal.is_live() { ["ui", "stream"] } else { ["ui", "events"] };
-    let mut id: Option<String> = None;
     // First, so that what is recorded while the last entries are read comes here.
     let mut stream = client.stream(&path, None).await?;
-    let last: Vec<AuditEntry> = client.audit(REMEMBERED).await?;
-    last.iter().take(limit as usize).rev().for_each(&show);
-    let mut known = Known::of(last);
-    let (mut lines, mut below) = (Lines::default(), Below::on(terminal));
+    let mut last: Vec<AuditEntry> = client.audit(REMEMBERED).await?;
+    let mut view = View::new(&last, terminal);
+    if last.is_empty() {
+        last = view.replayed(&mut stream).await;
+    }
+    if !last.iter().take(limit as usize).rev().all(&show) {
+        return Ok(());
+    }
+    let mut gone = pin!(reader_gone(io::stdout()));
     loop {
         let chunk = tokio::select! {
             chunk = stream.chunk() => chunk,
-            () = sleep(TICK), if below.has_something() => {
-                below.draw();
+            () = &mut gone => return Ok(()),
+            () = sleep(TICK), if view.below.has_something() => {
+                view.below.draw();
                 continue;
             }
         };
         let Ok(Some(chunk)) = chunk else {
-            below.set(Vec::new());
-            lines = Lines::default();
-            stream = reopen(client, &path, id.as_deref()).await?;
+            view.below.set(Vec::new());
+            view.lines = Lines::default();
+            tokio::select! {
+                again = reopen(client, &path, view.id.as_deref()) => stream = again?,
+                () = &mut gone => return Ok(()),
+            }
             continue;
         };
-        for line in lines.push(&chunk) {
+        for entry in view.take(&chunk) {
+            view.below.erase();
+            if !show(&entry) {
+                return Ok(());
+            }
+            view.below.draw();
+        }
+    }
+}
+
+/// What is known of a stream.
+struct View {
+    /// Id of the last entry.
+    id: Option<String>,
+    known: Known,
+    lines: Lines,
+    below: Below,
+}
+
+impl View {
+    /// Of a stream that was opened when these were the last entries, the newest first.
+    fn new(last: &[AuditEntry], terminal: Terminal) -> Self {
+        let known = Known::of(last.to_vec());
+        Self { id: None, known, lines: Lines::default(), below: Below::on(terminal) }
+    }
+
+    /// The new entries in a chunk of the stream.
+    fn take(&mut self, chunk: &[u8]) -> Vec<AuditEntry> {
+        let mut entries = Vec::new();
+        for line in self.lines.push(chunk) {
             match Frame::of(&line) {
-                Some(Frame::Id(text)) => id = Some(text.to_owned()),
-                Some(Frame::Entry(entry)) if known.add(&entry) => {
-                    below.erase();
-                    show(&entry);
-                    below.draw();
-                }
-                Some(Frame::Status(services)) => below.set(services),
+                Some(Frame::Id(text)) => self.id = Some(text.to_owned()),
+                Some(Frame::Entry(entry)) if self.known.add(&entry) => entries.push(*entry),
+                Some(Frame::Status(services)) => self.below.set(services),
                 Some(Frame::Entry(_)) | None => {}
             }
         }
+        entries
+    }
+
+    /// What the stream begins with, the newest first: all that is known where the agent has no audit file.
+    async fn replayed(&mut self, stream: &mut Response) -> Vec<AuditEntry> {
+        let (mut entries, end) = (Vec::new(), Instant::now() + REPLAY);
+        while entries.len() < sse::REPLAY
+            && let Ok(Ok(Some(chunk))) = timeout_at(end, stream.chunk()).await
+        {
+            entries.extend(self.take(&chunk));
+        }
+        self.below.erase();
+        entries.reverse();
+        entries
     }
 }
 

@@ -191,13 +191,14 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         }
         RemoteTask::Audit { follow, limit, target } => {
             let client = target.client(config)?;
-            let show = |entry: &AuditEntry| target.show_line(entry, terminal);
+            let show_entry = |entry: &AuditEntry| show(target.json, entry, || views::entry(entry, terminal));
             if *follow {
                 // Scripts get entries and nothing else.
                 let line = if target.json { terminal.without_cursor() } else { terminal };
-                follow::follow(&client, *limit, line, show).await?;
+                follow::follow(&client, *limit, line, show_entry).await?;
             } else {
-                client.audit::<Vec<AuditEntry>>(*limit).await?.iter().rev().for_each(show);
+                let entries: Vec<AuditEntry> = client.audit(*limit).await?;
+                let _ = entries.iter().rev().all(show_entry);
             }
             Ok(true)
         }
@@ -217,14 +218,10 @@ impl Target {
     fn show<T: Serialize>(&self, answer: &T, for_people: impl FnOnce() -> String) {
         show(self.json, answer, for_people);
     }
-
-    fn show_line(&self, entry: &AuditEntry, terminal: Terminal) {
-        self.show(entry, || views::entry(entry, terminal));
-    }
 }
 
-/// Prints an answer for scripts or for people.
-pub(super) fn show<T: Serialize>(json: bool, answer: &T, for_people: impl FnOnce() -> String) {
+/// Prints an answer for scripts or for people. Whether the output is still read.
+pub(super) fn show<T: Serialize>(json: bool, answer: &T, for_people: impl FnOnce() -> String) -> bool {
     if json { print(&as_json(answer)) } else { print(&for_people()) }
 }
 

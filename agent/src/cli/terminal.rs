@@ -1,9 +1,12 @@
 //! Text for people: as wide as the terminal, coloured where one looks at it.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write};
+use std::os::fd::AsFd;
 
 use evenkeel_common::wire::{Level, StatusValue};
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Sender;
 
 /// Where the output goes.
 #[derive(Debug, Clone, Copy)]
@@ -214,11 +217,25 @@ fn wide(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Writes to standard output. Who stops reading (`| head`) ends nothing with a panic.
-pub(super) fn print(text: &str) {
-    let mut out = io::stdout();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+/// Writes to standard output. Who stops reading (`| head`) ends nothing with a panic. Whether it is still read.
+pub(super) fn print(text: &str) -> bool {
+    write(&mut io::stdout(), text)
+}
+
+fn write(out: &mut impl Write, text: &str) -> bool {
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Waits until nobody reads the other end of this pipe any more.
+pub(super) async fn reader_gone(out: impl AsFd) {
+    // Unchecked, because checking makes it non-blocking, for whoever else writes to it too.
+    let pipe = out.as_fd().try_clone_to_owned().and_then(|out| Sender::from_file_unchecked(out.into()));
+    match pipe {
+        Ok(pipe) => drop(pipe.ready(Interest::ERROR).await),
+        // A file can't be watched, and always takes more.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]
@@ -272,6 +289,24 @@ mod tests {
                 .table(&["A"], &row)
                 .contains("\x1b[31mx\x1b[0m")
         );
+    }
+
+    #[tokio::test]
+    async fn a_pipe_that_nobody_reads_any_more_is_noticed_with_and_without_writing() {
+        let (reader, mut pipe) = io::pipe().unwrap();
+        assert!(write(&mut pipe, "a\n"));
+        let wait = std::time::Duration::from_millis(50);
+        assert!(tokio::time::timeout(wait, reader_gone(&pipe)).await.is_err());
+        drop(reader);
+        assert!(!write(&mut pipe, "b\n"));
+        tokio::time::timeout(wait * 100, reader_gone(&pipe)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_is_never_left_by_its_reader() {
+        let gone = reader_gone(std::fs::File::create("/dev/null").unwrap());
+        let wait = std::time::Duration::from_millis(50);
+        assert!(tokio::time::timeout(wait, gone).await.is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Notification channels and the push. One that is broken, or whose variable is not set, is left out with a
 //! warning: the services are looked after all the same (DECISIONS 2).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use evenkeel_common::config::expand::{Env, expand, names};
@@ -9,38 +9,11 @@ use evenkeel_common::config::{Findings, KeyPath, did_you_mean, quote};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use http::{HeaderName, HeaderValue, Method};
-use serde_json::Value;
 
 use super::file::{DiscordFile, Items, NotificationsFile, PushFile, SmtpFile, WebhookFile};
 use super::mail;
 use super::template::Template;
 use super::{DiscordConfig, EntryFilter, NotificationsConfig, PushConfig, SmtpConfig, WebhookConfig};
-
-/// The variables that the texts of channels and push name with `$` (DECISIONS 6), those of a broken part included. A
-/// webhook's body is a template, in which a dollar means nothing.
-pub(super) fn variables(tree: &Value) -> BTreeSet<String> {
-    fn collect(value: &Value, found: &mut BTreeSet<String>) {
-        match value {
-            Value::String(text) => found.extend(names(text)),
-            Value::Array(items) => {
-                for item in items {
-                    collect(item, found);
-                }
-            }
-            Value::Object(members) => {
-                for (_, member) in members.iter().filter(|(key, _)| *key != "body") {
-                    collect(member, found);
-                }
-            }
-            _ => {}
-        }
-    }
-    let mut found = BTreeSet::new();
-    for part in ["notifications", "push"] {
-        collect(&tree[part], &mut found);
-    }
-    found
-}
 
 /// The channels that are complete.
 pub(super) fn notifications(
@@ -450,20 +423,6 @@ mod tests {
             ]
         );
         assert_eq!(config.notifications.webhooks.len(), 1);
-    }
-
-    #[test]
-    fn every_variable_that_is_named_counts_as_secret_also_in_a_broken_part() {
-        let config = config(&json!({
-            "notifications": {
-                "discord": "$HOOK/x", "smtp": {"username": "$A$B", "password": "${C"},
-                "webhooks": [{"url": "http://x/$NOPE", "headers": {"X": "Bearer $TOKEN"}, "body": "$NO {{ message }}"}, "$LINES"],
-            },
-            "push": {"token": "$$D ${EMPTY}"},
-            "audit": {"path": "$NOT_EXPANDED"},
-        }));
-        let expected = ["A", "B", "C", "EMPTY", "HOOK", "LINES", "NOPE", "TOKEN"];
-        assert_eq!(config.named_variables.into_iter().collect::<Vec<_>>(), expected);
     }
 
     #[test]

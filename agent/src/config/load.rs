@@ -9,7 +9,7 @@ use evenkeel_common::config::{ConfigFaults, Configuration, Finding, Findings, Ke
 use serde_json::Value;
 
 use super::file::AgentFile;
-use super::{Config, api, delivery, global, paths, service};
+use super::{Config, api, delivery, global, named, paths, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -19,9 +19,10 @@ pub fn schema() -> Value {
 impl Configuration for Config {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
         let mut findings = Findings::default();
-        let mut named_variables = BTreeSet::new();
+        let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
         let usual_form = |tree: Value, findings: &mut Findings| {
-            named_variables = delivery::variables(&tree);
+            named_variables = named::variables(&tree);
+            named_channels = named::channels(&tree);
             without_old_port(tree, findings)
         };
         let file: AgentFile = load::typed(text, path, usual_form, &mut findings)?;
@@ -44,9 +45,12 @@ impl Configuration for Config {
             services: service::services(file.services, &registry.host, &mut findings),
             registry,
             named_variables,
+            faulty_channels: Vec::new(),
             unusable_services: None,
             warnings: Vec::new(),
         };
+        named_channels.retain(|name| !named::is_on(&config, name));
+        config.faulty_channels = named_channels;
         let services = KeyPath::of("services");
         config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
         global::keep_only_fatal(&mut findings);

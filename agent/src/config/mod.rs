@@ -9,6 +9,7 @@
 //! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
 //! | `update` | when a found image may be deployed |
 //! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
+//! | `named` | the variables and channels that the file names, those of a broken part included |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ mod file;
 mod global;
 mod load;
 pub(crate) mod mail;
+mod named;
 mod paths;
 mod service;
 pub mod template;
@@ -66,6 +68,8 @@ pub struct Config {
     pub push: Option<PushConfig>,
     /// Services that passed their rules, in the file's order.
     pub services: Vec<Arc<ServiceConfig>>,
+    /// Channels that stand in the file and are off for a fault in it, by name: what waits for them is kept.
+    pub faulty_channels: Vec<String>,
     /// Why `services` as a whole can't be used. At a start the program goes on without any; a reload is refused.
     pub unusable_services: Option<String>,
     /// Variables of the environment that the file names with `$`: what they hold is secret.

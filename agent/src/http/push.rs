@@ -1,5 +1,7 @@
 //! `POST /registry/events`: what a registry tells about itself (DECISIONS 4, push events).
 
+use std::collections::HashSet;
+
 use evenkeel_common::http::{Request, Response, StatusCode, json};
 use evenkeel_common::wire::{EventsReply, RegistryEvent, RegistryEvents};
 
@@ -26,7 +28,8 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
 /// an image are pushed without a tag: neither counts.
 pub fn published(body: &[u8]) -> Vec<PublishedImage> {
     let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
-    let mut images: Vec<PublishedImage> = Vec::new();
+    // Nobody logs in here: a search through a list would make a large body a long time of work.
+    let (mut images, mut seen) = (Vec::new(), HashSet::new());
     for event in envelope.events {
         let Ok(RegistryEvent { action, target }) = serde_json::from_value(event) else { continue };
         let kind = target.media_type.split(';').next().unwrap_or_default().trim();
@@ -34,7 +37,7 @@ pub fn published(body: &[u8]) -> Vec<PublishedImage> {
             continue;
         }
         let image = PublishedImage { repository: target.repository, tag: target.tag };
-        if !images.contains(&image) {
+        if seen.insert(image.clone()) {
             images.push(image);
         }
     }

@@ -284,8 +284,14 @@ async fn after_up(
     for at in 0..containers.len() {
         let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
         if containers.iter().all(|other| other.name != name) {
-            engine.rename(&containers[at].id, &name).await?;
-            containers[at].name = name;
+            match engine.rename(&containers[at].id, &name).await {
+                Ok(()) => containers[at].name = name,
+                Err(error) if error.is_unavailable() => return Err(error),
+                // It runs all the same, and the next run of compose may succeed.
+                Err(error) => {
+                    tracing::warn!(container = containers[at].name, %error, "can't rename a container");
+                }
+            }
         }
     }
     Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })

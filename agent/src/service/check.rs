@@ -61,7 +61,7 @@ impl Service {
             Ok(drift) => (drift, None),
             Err(text) => (None, Some(text)),
         };
-        let redeploy = !pending && std::mem::take(&mut self.redeploy_asked);
+        let redeploy = !pending && !self.redeploy_waits && std::mem::take(&mut self.redeploy_asked);
         let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
         if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
@@ -110,7 +110,7 @@ impl Service {
             // Nothing is known, and the engine's own health says so for all services at once.
             CheckFault::EngineAway(text) => text,
         };
-        if std::mem::take(&mut self.redeploy_asked) {
+        if !self.redeploy_waits && std::mem::take(&mut self.redeploy_asked) {
             self.redeploy_failed(text, String::new(), now);
         } else if asked {
             self.emit(Event::TriggerFailed { why: text }, now);
@@ -227,12 +227,13 @@ impl Service {
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true })
     }
 
-    /// Whether an image runs that failed and could not be undone, and the one before is known.
+    /// Whether an image failed that could not be undone, and runs or is all that is there, and the one before is known.
     fn is_on_unproven(&self) -> bool {
         let is_unproven = |view: &ImageView| {
             let unproven = self.durable.unproven.get(&view.configured);
             self.durable.proven.contains_key(&view.configured)
-                && view.running.iter().any(|image| Some(&image.id) == unproven)
+                && unproven.is_some()
+                && (view.running.is_empty() || view.running.iter().any(|image| Some(&image.id) == unproven))
         };
         self.seen.iter().flat_map(|seen| &seen.images).any(is_unproven)
     }

@@ -65,9 +65,8 @@ impl Service {
         let Some(deployment) = &self.durable.deployment else { return };
         let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
         let cause = deployment.plan().cause.clone();
-        if cause == Cause::ComposeChanged {
-            self.durable.files_pending = false;
-        }
+        self.files_applied();
+        self.durable.rollback_failed = false;
         self.emit(Event::BroughtUp { cause }, now);
         self.set_fault(remains, now);
     }

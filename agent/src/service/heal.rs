@@ -215,9 +215,10 @@ impl Healer {
         restart_states: &'a BTreeMap<String, RestartState>,
         restarting: usize,
         config: &ServiceConfig,
+        is_left_alone: impl Fn(&str) -> bool,
     ) -> Option<(Timestamp, &'a str, &'a Remedy)> {
         let remedies = restart_states.iter().filter_map(|(name, restart)| {
-            let remedy = self.remedies.get(name)?;
+            let remedy = self.remedies.get(name).filter(|_| !is_left_alone(name))?;
             let most = match remedy {
                 Remedy::Restart { .. } => MAX_RESTARTING,
                 // Compose has the project for itself.
@@ -276,7 +277,14 @@ impl Healer {
 impl Service {
     /// When the next container is to be treated, its name, and how.
     pub(super) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
-        self.healer.next_remedy(&self.durable.restart_states, self.restarting.len(), &self.config)
+        let (states, restarting) = (&self.durable.restart_states, self.restarting.len());
+        self.healer.next_remedy(states, restarting, &self.config, |name| self.is_left_alone(name))
+    }
+
+    /// Whether a container runs an image whose rollback failed: it is not touched again until somebody acts (DECISIONS 4).
+    fn is_left_alone(&self, name: &str) -> bool {
+        let is_unproven = |c: &Container| self.durable.unproven.values().any(|id| *id == c.image);
+        self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
     }
 
     pub(super) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
@@ -328,7 +336,7 @@ fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
             None if owner.is_given_by_id() => {
                 let compose_service = container.compose_service.clone();
-                let by_compose = !compose_service.is_empty() && !config.compose_files.is_empty();
+                let by_compose = !compose_service.is_empty() && config.project().is_some();
                 return by_compose.then_some(Remedy::Recreate { compose_service });
             }
             _ => return None,

@@ -55,7 +55,8 @@ impl Service {
         // What a restart policy does with a container that ends is nobody's work.
         if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
         {
-            self.touched_at = Some(now);
+            // Events of before are told again after a start of the agent.
+            self.touched_at = self.touched_at.max(Some(at.min(now)));
         }
         let soon = now + SETTLE;
         self.inspect_at = Some(self.inspect_at.map_or(soon, |at| at.min(soon)));

@@ -147,6 +147,8 @@ pub struct Service {
     /// The first part of the check under way was decided on already.
     rest_follows: bool,
     redeploy_asked: bool,
+    /// The check under way began before that was asked, and may not have asked the registry: the next one answers it.
+    redeploy_waits: bool,
     /// A cycle, or a person, has asked for a check since the gate command was asked last.
     new_cycle: bool,
     /// Questions to the gate command.
@@ -214,6 +216,7 @@ impl Service {
             checking: false,
             rest_follows: false,
             redeploy_asked: false,
+            redeploy_waits: false,
             new_cycle: false,
             command_asks: Vec::new(),
             fleet: Arc::default(),
@@ -431,6 +434,7 @@ impl Service {
         if self.check_due && !self.checking && self.wanted.is_none() {
             self.check_due = false;
             self.checking = true;
+            self.redeploy_waits = false;
             let settled = self.settled_digests();
             let asked = std::mem::take(&mut self.check_asked);
             let files = self

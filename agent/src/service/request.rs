@@ -53,6 +53,7 @@ impl Service {
             ServiceRequest::Redeploy if !self.config.can_deploy() => self.skipped(wording::NO_COMPOSE_FILES),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
+                self.redeploy_waits |= self.checking && !self.redeploy_asked;
                 self.redeploy_asked = true;
                 self.check_due = true;
                 ServiceReply::Redeploying(self.kept_images())

@@ -112,9 +112,6 @@ impl Service {
             }
             return self.force(containers, now);
         }
-        if now < calm {
-            return None;
-        }
         let resting = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
         // A one-shot that did its work is not something to start again at every check.
         let is_done = |c: &Container| {
@@ -123,6 +120,13 @@ impl Service {
                 && c.health_timing.is_none()
         };
         let done = !containers.is_empty() && containers.iter().all(is_done);
-        (resting && !done).then_some(Cause::Start)
+        if !resting || done {
+            return None;
+        }
+        if now < calm {
+            self.recheck_at = Some(calm);
+            return None;
+        }
+        Some(Cause::Start)
     }
 }

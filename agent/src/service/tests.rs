@@ -3,6 +3,7 @@
 mod assess;
 mod boot;
 mod clock;
+mod endless;
 mod fleet;
 mod gates;
 mod heal;

@@ -5,7 +5,7 @@
 //! | `poller.rs` | starts a poll cycle every `registry.poll_interval`, and when asked |
 //! | `registry_events.rs` | polls the services whose image was just pushed |
 //! | `events.rs` | reads the engine's events and passes them on |
-//! | `daemon_health.rs` | asks whether the engine answers |
+//! | `engine_health.rs` | asks whether the engine answers |
 //! | `state_health.rs` | says when the state can't be written, and when it can again |
 //! | `fleet.rs` | hears what the fleet decides, and keeps it |
 //! | `fleet_report.rs` | reports to the wardens what runs, and keeps leases while they are in use |

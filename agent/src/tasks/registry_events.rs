@@ -6,7 +6,7 @@
 //! tags is read, too, before its hour is over.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
@@ -118,6 +118,7 @@ impl RegistryEvents {
     /// Polls until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let polls = TaskSet::new();
+        let waiting = Waiting::default();
         let mut followed: HashMap<News, Follow> = HashMap::new();
         loop {
             let next = followed.values().map(|follow| follow.due).min();
@@ -138,7 +139,7 @@ impl RegistryEvents {
                                 "pushed; checking the services that use it"
                             );
                         }
-                        self.poll(news, &polls, &stop);
+                        self.poll(news, &waiting, &polls, &stop);
                         follow.polled(now)
                     });
                 }
@@ -147,21 +148,29 @@ impl RegistryEvents {
         polls.finish(Duration::ZERO).await;
     }
 
-    fn poll(&self, news: &News, polls: &TaskSet, stop: &CancellationToken) {
+    fn poll(&self, news: &News, waiting: &Waiting, polls: &TaskSet, stop: &CancellationToken) {
         let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
         for worker in self.services.workers().iter().filter(|worker| news.is_for(worker)) {
             if matches!(news, News::NewerTag { .. }) {
                 // An error means that the service is no longer configured.
                 let _ = worker.inbox.send(Command::TagPushed);
             }
+            let name = worker.snapshot.borrow().status.name.clone();
+            if !waiting.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone()) {
+                continue;
+            }
             let (worker, cycle) = (worker.clone(), cycle.clone());
-            let stop = stop.clone();
+            let (stop, waiting) = (stop.clone(), waiting.clone());
             polls.spawn("poll after a push", async move {
-                stop.run_until_cancelled(poll(worker, cycle)).await;
+                stop.run_until_cancelled(poll(worker, cycle, &name, &waiting)).await;
             });
         }
     }
 }
+
+/// Services for which a poll waits until their deployment is over: one is enough, however many events come.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<HashSet<String>>>);
 
 /// The polls that events about one image cause.
 struct Follow {
@@ -198,8 +207,10 @@ impl Follow {
 }
 
 /// A service that is being deployed does not check; it does when it is done.
-async fn poll(mut worker: Handle, cycle: Arc<Cycle>) {
-    if worker.snapshot.wait_for(|shown| !shown.status.deploying).await.is_err() {
+async fn poll(mut worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
+    let is_there = worker.snapshot.wait_for(|shown| !shown.status.deploying).await.is_ok();
+    waiting.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    if !is_there {
         return;
     }
     let (done, ended) = oneshot::channel();

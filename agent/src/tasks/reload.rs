@@ -182,8 +182,8 @@ impl Reloader {
         }
         let fixed = keep_fixed(&old, &mut config);
         let mut notes = Vec::new();
-        let channels =
-            self.deps.deliveries.reconfigure(Settings::of(&config), &trial::machine_name(&config)).await;
+        let (settings, machine) = (Settings::of(&config), trial::machine_name(&config));
+        let channels = self.deps.deliveries.reconfigure(settings, &config.faulty_channels, &machine).await;
         config.warnings.extend(channels.faults.iter().cloned());
         for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
             notes.push(format!("entries that waited for {name} and are dropped: {waited}"));

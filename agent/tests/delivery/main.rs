@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use evenkeel_common::testing::{unused_port, wait_for};
-use evenkeel_common::wire::AuditEntry;
+use evenkeel_common::wire::{AuditEntry, Kind};
 use receiver::{Answer, Receiver};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -383,4 +383,45 @@ fn a_reload_takes_what_waits_to_the_new_address_and_touches_no_other_channel() {
     });
     assert_eq!(accepted(&new)[seen..], in_file(folder.path())[kept.len() + 2..]);
     agent.end(Signal::TERM);
+}
+
+#[test]
+fn a_channel_that_is_off_for_a_fault_keeps_what_waits_for_it_over_reloads_and_starts() {
+    let folder = TempDir::new().unwrap();
+    let receiver = Receiver::start();
+    receiver.answer(Answer::says(503, "not now"));
+    let at = |url: &str| json!({ "notifications": { "webhooks": [{ "name": "hook", "url": url, "method": "POST" }] } });
+    let (good, broken) = (at(&receiver.url()), at("htp://typo"));
+    let agent = Agent::start(folder.path(), good.clone());
+    wait_for("the channel was tried", || {
+        if receiver.taken().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
+    });
+    let said = agent.reload(folder.path(), broken.clone());
+    assert_eq!(said.reason, None, "{said:?}");
+    agent.end(Signal::TERM);
+    let agent = Agent::start(folder.path(), broken);
+    wait_for("the second start", || {
+        let starts = in_file(folder.path()).iter().filter(|entry| entry.event == Kind::STARTED).count();
+        if starts == 2 { Ok(()) } else { Err(format!("{starts}")) }
+    });
+    receiver.answer(Answer::says(204, ""));
+    let said = agent.reload(folder.path(), good);
+    assert_eq!(said.reason.as_deref(), Some("channels changed: webhook/hook"), "{said:?}");
+    agent.end(Signal::TERM);
+    assert_eq!(accepted(&receiver), in_file(folder.path()));
+}
+
+#[test]
+fn a_test_fails_where_a_channel_is_off_for_a_fault_unless_another_one_is_tested() {
+    let receiver = Receiver::start();
+    let config = json!({
+        "notifications": { "webhooks": [{ "name": "hook", "url": receiver.url(), "method": "POST" }] },
+        "push": { "warden_url": receiver.url(), "token": "$NOT_SET" },
+    });
+    let output = test_notify(&config, None, &[]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("push: FAILED: it is off") && text.contains("webhook/hook: sent"), "{text}");
+    assert_eq!(test_notify(&config, Some("push"), &[]).status.code(), Some(1));
+    assert!(test_notify(&config, Some("hook"), &[]).status.success());
 }

@@ -77,7 +77,7 @@ impl Receiver {
         let respond = move |request: &Request| {
             // It takes entries and knows nothing of fleets, like a warden of before.
             if request.url.path() == "/health" {
-                return ResponseTemplate::new(200);
+                return ResponseTemplate::new(200).set_body_string(r#"{"status": "ok"}"#);
             }
             if request.url.path().starts_with("/fleet") || request.url.path() == "/inventory" {
                 return ResponseTemplate::new(404);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{DONE, ENTRIES, HISTORY, Place, place_key};
+use super::{CAPACITY, DONE, ENTRIES, HISTORY, Place, place_key};
 use crate::store::{Change, Store, StoreError};
 use crate::wire::AuditEntry;
 
@@ -62,7 +62,16 @@ pub(super) async fn read_places(
     };
     let places: BTreeMap<String, Place> = names.iter().map(place).collect();
     let forgotten = known.keys().filter(|name| !places.contains_key(*name));
-    let changes: Vec<Change> = forgotten.map(|name| (place_key(name), None)).collect();
+    let forget = |name: &String| {
+        let waited = known[name].min(next).abs_diff(next).min(CAPACITY);
+        tracing::warn!(
+            destination = name,
+            waited,
+            "this destination is configured no more; what waited for it is dropped"
+        );
+        (place_key(name), None)
+    };
+    let changes: Vec<Change> = forgotten.map(forget).collect();
     if !changes.is_empty() {
         store.put_all(changes).await?;
     }

@@ -10,7 +10,7 @@ use super::connection::AT_ONCE;
 use super::names::{checked, escaped};
 use super::{DockerEngine, answer, convert};
 use crate::model::output::stable;
-use crate::model::{Container, CurrentOwner, EngineError, Members};
+use crate::model::{Container, CurrentOwner, EngineError, Members, NetworkOwner};
 use crate::ports::HOLD_LABEL;
 
 impl DockerEngine {
@@ -68,14 +68,25 @@ impl DockerEngine {
             if found.contains_key(given) {
                 continue;
             }
-            let owner = match containers.iter().find(|one| one.id == *given || one.name == *given) {
-                Some(container) => Some(CurrentOwner::of(container)),
-                None => Box::pin(self.inspect(checked(given)?)).await?.as_ref().map(CurrentOwner::of),
+            let own = containers.iter().find(|one| one.id == *given || one.name == *given);
+            let owner = if let Some(container) = own {
+                Some(CurrentOwner::of(container))
+            } else {
+                let Ok(name) = checked(given) else { continue };
+                match Box::pin(self.inspect(name)).await {
+                    Ok(owner) => owner.as_ref().map(CurrentOwner::of),
+                    Err(error) if error.is_unavailable() => return Err(error),
+                    // Nothing can be known of it, which hides none of the others.
+                    Err(_) => continue,
+                }
             };
             found.insert(given.clone(), owner);
         }
-        for owner in containers.iter_mut().filter_map(|container| container.network_of.as_mut()) {
-            owner.found = found.get(&owner.given).cloned().flatten();
+        for container in containers {
+            container.network_of = container.network_of.take().and_then(|owner| {
+                let found = found.get(&owner.given)?.clone();
+                Some(NetworkOwner { found, ..owner })
+            });
         }
         Ok(())
     }

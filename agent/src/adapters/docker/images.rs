@@ -80,6 +80,8 @@ pub(super) async fn free_space(connection: &Connection) -> Result<Option<u64>, E
     let info = info.await?;
     let folder = answer::text(&info, "/DockerRootDir").filter(|_| connection.is_local());
     // From inside a container the folder is not there, or another one.
-    let space = folder.and_then(|folder| rustix::fs::statvfs(folder).ok());
+    let Some(folder) = folder.map(str::to_owned) else { return Ok(None) };
+    // The folder may be on a network's file system that hangs.
+    let space = tokio::task::spawn_blocking(move || rustix::fs::statvfs(folder).ok()).await.ok().flatten();
     Ok(space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)))
 }

@@ -50,7 +50,7 @@ const RESTART: Duration = Duration::from_secs(150);
 /// Attempts to move a tag that somebody else moves at the same time.
 const TAG_TRIES: u32 = 5;
 /// A pull may take hours, but not without any progress message.
-const PULL_SILENCE: Duration = Duration::from_mins(2);
+const PULL_SILENCE: Duration = Duration::from_secs(100);
 
 /// Logins for pulls.
 #[async_trait]
@@ -202,6 +202,10 @@ impl Engine for DockerEngine {
             match message {
                 None => return Ok(()),
                 Some(Ok(message)) => layers.note(&message),
+                // The engine is there, and waits for the registry before it answers at all.
+                Some(Err(bollard::errors::Error::RequestTimeoutError)) => {
+                    return Err(EngineError::Refused(format!("{doing}: no progress")));
+                }
                 Some(Err(error)) => {
                     let error = self.connection.explain(&doing, &error);
                     if error.is_unavailable() {
@@ -376,10 +380,13 @@ impl Engine for DockerEngine {
         // Podman takes a time that is not given for none at all, and kills.
         let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
         let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
+        let limit = RESTART.max(seen.stop_timeout.saturating_add(CHANGE));
         self.connection
-            .call(&doing, RESTART, |client| {
+            .call(&doing, limit, |client| {
                 let options = options.clone();
-                async move { client.docker.restart_container(container, Some(options)).await }
+                // The library's own limit is shorter.
+                let docker = client.docker.clone().with_timeout(limit);
+                async move { docker.restart_container(container, Some(options)).await }
             })
             .await
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{IngestReply, PushedEntry};
+use futures_util::future::join_all;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::audit::delivery::{Answer, DeliveryError, chain, exchange, web_client};
+use crate::audit::delivery::{Answer, DeliveryError, chain, exchange, shown, web_client};
 use crate::audit::redact::Redactor;
 use crate::audit::trial::WardenAnswer;
 use crate::config::PushConfig;
@@ -23,6 +24,10 @@ const BATCH_BYTES: usize = 512 * 1024;
 const SINGLE_FOR: Duration = Duration::from_hours(1);
 /// Most bytes that are read of an answer; it names each entry that was refused.
 const ANSWER_LIMIT: usize = 256 * 1024;
+/// Most bytes that are read of an answer to `GET /health`.
+const HEALTH_LIMIT: usize = 64 * 1024;
+/// What a failure for which only a person can do something counts as a wait.
+const MISCONFIGURED_WAIT: Duration = Duration::from_mins(1);
 
 /// The wardens as a destination.
 pub(in crate::audit) struct Push {
@@ -61,13 +66,12 @@ impl Push {
     }
 
     /// Asks whether the wardens are there and know the token, without sending an entry: a list without entries is refused
-    /// as malformed, but only from an agent that the warden knows (DECISIONS 8).
-    pub(in crate::audit) async fn ask(&self) -> Vec<Result<WardenAnswer, String>> {
-        let mut answers = Vec::new();
-        for warden in &self.wardens {
-            answers.push(warden.probe(&self.authorization).await);
-        }
-        answers
+    /// as malformed, but only from an agent that the warden knows (DECISIONS 8). Each has `limit` to answer.
+    pub(in crate::audit) async fn ask(&self, limit: Duration) -> Vec<Result<WardenAnswer, String>> {
+        let late = || Err(format!("nothing within {} s", limit.as_secs()));
+        let asked = self.wardens.iter().map(|warden| timeout(limit, warden.probe(&self.authorization)));
+        let answers = join_all(asked).await;
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|_| late())).collect()
     }
 
     /// How many entries are worth handing over at once.
@@ -85,13 +89,13 @@ impl Push {
     ) -> Result<Sent, DeliveryError> {
         let active = *lock(&self.active);
         let others = (0..self.wardens.len()).filter(|at| *at != active);
-        let mut failure = None;
+        let mut failures = Vec::new();
         for at in std::iter::once(active).chain(others) {
             let Some(warden) = self.wardens.get(at) else { continue };
             match warden.send(entries, &self.authorization, redactor).await {
                 // The entry is what is wrong, and would be elsewhere.
                 Err(refused @ DeliveryError::Permanent { .. }) => return Err(refused),
-                Err(error) => failure = failure.or(Some(error)),
+                Err(error) => failures.push(error),
                 Ok(sent) => {
                     *lock(&self.active) = at;
                     return Ok(sent);
@@ -100,6 +104,8 @@ impl Push {
         }
         *lock(&self.active) = 0;
         let why = "no warden is configured".to_owned();
+        // One that asks for a long pause does not speak for the others.
+        let failure = failures.into_iter().min_by_key(wait_after);
         Err(failure.unwrap_or(DeliveryError::Misconfigured { why }))
     }
 }
@@ -113,12 +119,7 @@ impl Warden {
 
     async fn probe(&self, authorization: &HeaderValue) -> Result<WardenAnswer, String> {
         let said = |error: reqwest::Error| chain(&error.without_url());
-        let at = |path: &str| {
-            let mut url = self.url.clone();
-            url.set_path(&format!("{}{path}", self.url.path().trim_end_matches("/ingest")));
-            url
-        };
-        let answer = self.client.get(at("/health")).send().await.map_err(said)?;
+        let answer = self.client.get(self.at("/health")).send().await.map_err(said)?;
         let health = answer.status().as_u16();
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
@@ -127,12 +128,21 @@ impl Warden {
         let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
         let nothing: [(); 0] = [];
         let ingest = request.json(&nothing).send().await.map_err(said)?.status().as_u16();
-        let mut decisions = at("/fleet");
+        let mut decisions = self.at("/fleet");
         // No number: it is refused as such only to an agent that the warden knows, and counts as no heartbeat.
         decisions.set_query(Some("after=none"));
         let request = self.client.get(decisions).header(AUTHORIZATION, authorization.clone());
         let fleet = request.send().await.map_err(said)?.status().as_u16();
-        Ok(WardenAnswer { health, store_is_away: body["store"] == "away", ingest, fleet, clock_ahead })
+        let (has_status, store_is_away) = (body.get("status").is_some(), body["store"] == "away");
+        Ok(WardenAnswer { health, has_status, store_is_away, ingest, fleet, clock_ahead })
+    }
+
+    /// The address of another path of the same warden.
+    fn at(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        let base = url.path().strip_suffix("/ingest").unwrap_or_default().to_owned();
+        url.set_path(&format!("{base}{path}"));
+        url
     }
 
     fn takes_arrays(&self) -> bool {
@@ -155,18 +165,44 @@ impl Warden {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ];
             if !is_unknown.contains(&answer.status) {
-                let answer = answer.judged()?;
+                let answer = self.judged(answer, redactor).await?;
                 return Ok(Sent {
                     settled: written.len(),
-                    refused: refused(&answer.body, written.len()),
+                    refused: refused(&answer.body, written.len(), redactor),
                     answer: answer.text,
                 });
             }
             *lock(&self.single_until) = Some(Instant::now() + SINGLE_FOR);
         }
         let first = written.into_iter().next().unwrap_or_default();
-        let answer = self.post(first, authorization, redactor).await?.judged()?;
+        let answer = self.post(first, authorization, redactor).await?;
+        let answer = self.judged(answer, redactor).await?;
         Ok(Sent { settled: 1, refused: Vec::new(), answer: answer.text })
+    }
+
+    /// What an answer means. Only a warden can refuse an entry for good: a proxy, or a server that is spoken to without
+    /// encryption where it wants some, says 400 to everything.
+    async fn judged(&self, answer: Answer, redactor: &Redactor) -> Result<Answer, DeliveryError> {
+        let why = match answer.judged() {
+            Err(DeliveryError::Permanent { why }) => why,
+            outcome => return outcome,
+        };
+        if self.is_warden(redactor).await? {
+            return Err(DeliveryError::Permanent { why });
+        }
+        // It was not the warden that did not know the array.
+        *lock(&self.single_until) = None;
+        let why = format!("{why} (not from a warden: its GET /health is not answered as by one)");
+        Err(DeliveryError::Misconfigured { why })
+    }
+
+    /// Whether a warden answers there; one whose store is away counts.
+    async fn is_warden(&self, redactor: &Redactor) -> Result<bool, DeliveryError> {
+        let request = self.client.get(self.at("/health")).build().map_err(permanent)?;
+        let answer = exchange(&self.client, request, redactor, HEALTH_LIMIT).await?;
+        let is_usual = [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status);
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        Ok(is_usual && body.get("status").is_some())
     }
 
     async fn post(
@@ -177,9 +213,20 @@ impl Warden {
     ) -> Result<Answer, DeliveryError> {
         let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
         let request = request.header(CONTENT_TYPE, "application/json").body(body).build();
-        let failed = |error: reqwest::Error| error.without_url().to_string();
-        let request = request.map_err(|error| DeliveryError::Permanent { why: failed(error) })?;
-        exchange(&self.client, request, redactor, ANSWER_LIMIT).await
+        exchange(&self.client, request.map_err(permanent)?, redactor, ANSWER_LIMIT).await
+    }
+}
+
+fn permanent(error: reqwest::Error) -> DeliveryError {
+    DeliveryError::Permanent { why: error.without_url().to_string() }
+}
+
+/// How long a failure asks to wait. The usual back-off is shorter than any pause that a server asks for.
+fn wait_after(failure: &DeliveryError) -> Duration {
+    match failure {
+        DeliveryError::Transient { after, .. } => after.unwrap_or_default(),
+        DeliveryError::Misconfigured { .. } => MISCONFIGURED_WAIT,
+        DeliveryError::Permanent { .. } => Duration::ZERO,
     }
 }
 
@@ -200,11 +247,11 @@ fn written(entries: &[PushedEntry]) -> Vec<String> {
 }
 
 /// The entries of an array that the warden has refused. An answer in another form refuses none.
-fn refused(body: &[u8], sent: usize) -> Vec<(usize, String)> {
+fn refused(body: &[u8], sent: usize, redactor: &Redactor) -> Vec<(usize, String)> {
     let reply: Option<IngestReply> = serde_json::from_slice(body).ok();
     let rejected = reply.into_iter().flat_map(|reply| reply.rejected);
     let rejected = rejected.filter(|rejected| rejected.index < sent);
-    rejected.map(|rejected| (rejected.index, rejected.error)).collect()
+    rejected.map(|rejected| (rejected.index, shown(&rejected.error, redactor, false))).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -38,7 +38,8 @@ async fn answers(answer: impl Fn(&Request) -> ResponseTemplate + Send + Sync + '
 
 async fn bodies(server: &MockServer) -> Vec<Value> {
     let requests = server.received_requests().await.unwrap();
-    requests.iter().map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
+    let entries = requests.iter().filter(|request| request.url.path() == "/ingest");
+    entries.map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
 }
 
 #[tokio::test]
@@ -82,11 +83,13 @@ async fn a_warden_that_knows_single_entries_only_gets_them_one_by_one() {
 #[tokio::test]
 async fn entries_that_an_array_is_rid_of_are_named() {
     let reply = json!({"status": "accepted", "rejected": [
-        {"index": 1, "error": "no event"}, {"index": 99, "error": "nonsense"},
+        {"index": 1, "error": "no event\nof token-1"}, {"index": 99, "error": "nonsense"},
     ]});
     let warden = answers(move |_| ResponseTemplate::new(200).set_body_json(reply.clone())).await;
-    let sent = push(&[&warden]).send(&entries(3, 0), &Redactor::default()).await.unwrap();
-    assert_eq!((sent.settled, sent.refused), (3, vec![(1, "no event".to_owned())]));
+    let mut redactor = Redactor::default();
+    redactor.hide(&Secret::new("token-1"));
+    let sent = push(&[&warden]).send(&entries(3, 0), &redactor).await.unwrap();
+    assert_eq!((sent.settled, sent.refused), (3, vec![(1, "no event of (redacted)".to_owned())]));
 }
 
 #[tokio::test]
@@ -110,9 +113,62 @@ async fn the_warden_that_answered_last_is_asked_first() {
 
 #[tokio::test]
 async fn an_entry_that_is_refused_is_not_taken_elsewhere() {
-    let (first, second) =
-        (answers(|_| ResponseTemplate::new(400)).await, answers(|_| ResponseTemplate::new(200)).await);
+    let refuse = |request: &Request| match request.url.path() {
+        // Its store is away, but it is a warden.
+        "/health" => ResponseTemplate::new(503).set_body_json(json!({"status": "unavailable"})),
+        _ => ResponseTemplate::new(400),
+    };
+    let (first, second) = (answers(refuse).await, answers(|_| ResponseTemplate::new(200)).await);
     let refused = push(&[&first, &second]).send(&entries(1, 0), &Redactor::default()).await;
     assert!(matches!(refused, Err(DeliveryError::Permanent { .. })), "{refused:?}");
     assert_eq!(bodies(&second).await.len(), 0);
+}
+
+#[tokio::test]
+async fn what_is_no_warden_refuses_nothing_for_good() {
+    let health = |status, body: &str| {
+        let body = body.to_owned();
+        move |request: &Request| match request.url.path() {
+            "/health" => ResponseTemplate::new(status).set_body_string(body.clone()),
+            _ => ResponseTemplate::new(400),
+        }
+    };
+    for (status, body) in
+        [(400, "plain HTTP to an HTTPS port"), (400, r#"{"status": 400}"#), (200, "ok"), (200, "[]")]
+    {
+        let server = answers(health(status, body)).await;
+        let push = push(&[&server]);
+        for count in [1, 3] {
+            let failed = push.send(&entries(count, 0), &Redactor::default()).await;
+            assert!(matches!(failed, Err(DeliveryError::Misconfigured { .. })), "{body}: {failed:?}");
+        }
+        // It says nothing about arrays either.
+        assert_eq!(push.batch(), BATCH);
+    }
+}
+
+#[tokio::test]
+async fn a_long_pause_that_one_warden_asks_for_is_not_for_the_others() {
+    let patient = answers(|_| ResponseTemplate::new(503).insert_header("retry-after", "3600")).await;
+    let usual = answers(|_| ResponseTemplate::new(503)).await;
+    let soon = answers(|_| ResponseTemplate::new(503).insert_header("retry-after", "5")).await;
+    for (wardens, expected) in [
+        (&[&patient, &usual][..], None),
+        (&[&patient, &soon], Some(Duration::from_secs(5))),
+        (&[&patient], Some(Duration::from_hours(1))),
+    ] {
+        let failed = push(wardens).send(&entries(1, 0), &Redactor::default()).await;
+        assert!(
+            matches!(failed, Err(DeliveryError::Transient { after, .. }) if after == expected),
+            "{failed:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_warden_that_hangs_keeps_no_answer_of_another() {
+    let slow = answers(|_| ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
+    let quick = answers(|_| ResponseTemplate::new(200)).await;
+    let answers = push(&[&slow, &quick]).ask(Duration::from_secs(1)).await;
+    assert!(answers[0].is_err() && answers[1].is_ok(), "{answers:?}");
 }

@@ -61,22 +61,37 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
         };
         words.warning(AREA, url)
     }));
+    found.extend(of_health(url, answer));
+    found
+}
+
+/// What its `GET /health` says.
+fn of_health(url: &str, answer: &WardenAnswer) -> Option<Finding> {
     if answer.store_is_away || answer.ingest == 503 {
         let words = Words {
             what: "it answers, but its store is away",
             why: "entries wait on this machine until the store is back",
             remedy: "bring the warden's database up; its log says what is wrong",
         };
-        found.push(words.warning(AREA, url));
-    } else if answer.health >= 500 {
+        return Some(words.warning(AREA, url));
+    }
+    // A proxy says 5xx for a warden that is down.
+    if answer.health != 200 && (answer.has_status || answer.health >= 500) {
         let words = Words {
             what: format!("its /health answers {}", answer.health),
             why: "entries may wait on this machine",
             remedy: "see the warden's log: `journalctl -u evenkeel-warden -n 50`",
         };
-        found.push(words.warning(AREA, url));
+        return Some(words.warning(AREA, url));
     }
-    found
+    (!answer.has_status).then(|| {
+        let words = Words {
+            what: format!("what answers at /health is no warden ({})", answer.health),
+            why: "what it refuses waits on this machine; a 400 from a server that wants TLS looks like a warden's",
+            remedy: "correct push.warden_url (https:// in place of http://?), or let the proxy pass on /health",
+        };
+        words.error(AREA, url)
+    })
 }
 
 #[cfg(test)]
@@ -120,7 +135,7 @@ mod tests {
             ring: 0,
             patience: Duration::ZERO,
         };
-        check(&config.warden_urls[0], &ask_wardens(&config).await[0])
+        check(&config.warden_urls[0], &ask_wardens(&config, Duration::from_secs(5)).await[0])
     }
 
     #[tokio::test]
@@ -144,6 +159,23 @@ mod tests {
             (away, 400, 400, "right", Severity::Warning, "database"),
             (ok(), 503, 400, "right", Severity::Warning, "database"),
             (ResponseTemplate::new(500), 400, 400, "right", Severity::Warning, "journalctl"),
+            (ResponseTemplate::new(400), 400, 400, "right", Severity::Error, "https://"),
+            (
+                ResponseTemplate::new(200).set_body_string("ok"),
+                400,
+                400,
+                "right",
+                Severity::Error,
+                "https://",
+            ),
+            (
+                ResponseTemplate::new(429).set_body_json(json!({"status": "busy"})),
+                400,
+                400,
+                "right",
+                Severity::Warning,
+                "journalctl",
+            ),
         ] {
             let found = findings(&warden(health, ingest, fleet).await, token).await;
             assert_eq!(found.len(), 1, "{found:#?}");

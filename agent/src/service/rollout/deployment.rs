@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::model::image::{ImageId, LabelChange, Reference};
 use crate::model::{Container, Project, PullPolicy, UpMode};
+use crate::service::MAX_INTERRUPTIONS;
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
@@ -50,8 +51,11 @@ pub struct Deployment {
     pub phase: Phase,
     /// When this phase began.
     pub since: Timestamp,
-    /// How often this phase was begun again because the engine was away.
+    /// How often this phase was begun again because it failed.
     pub attempt: u32,
+    /// How often the deployment was set back because the engine or the agent was away.
+    #[serde(default)]
+    pub interruptions: u32,
     /// Names of containers that compose recreated although it was not told to.
     #[serde(default)]
     pub also_recreated: Vec<String>,
@@ -76,6 +80,7 @@ impl Deployment {
             phase: if plan.cause.is_about_images() { Phase::PinImages } else { Phase::Start },
             since: now,
             attempt: 0,
+            interruptions: 0,
             also_recreated: Vec::new(),
             plan,
         }
@@ -84,6 +89,17 @@ impl Deployment {
     /// What it is about.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Whether compose applies all that the files say, so that no edit of them is left to be applied.
+    pub(in crate::service) fn is_whole(&self) -> bool {
+        matches!(self.up_mode, UpMode::All | UpMode::Changed) && self.plan.scope().is_none()
+    }
+
+    /// Counts an interruption; whether there were too many.
+    pub(in crate::service) fn interrupt(&mut self) -> bool {
+        self.interruptions = self.interruptions.saturating_add(1);
+        self.interruptions > MAX_INTERRUPTIONS
     }
 
     /// Begins again with the project taken down first, where bringing it up was not enough.

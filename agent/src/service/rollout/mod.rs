@@ -35,7 +35,7 @@ use super::action::OldImage;
 use super::event::{Event, Fault, FaultCause, Updated};
 use super::outcome::DeployOutcome;
 use super::wording::names;
-use super::{ENGINE_RETRY, INSPECT_INTERVAL, MAX_INTERRUPTIONS, Service, restart_state, wording};
+use super::{ENGINE_RETRY, INSPECT_INTERVAL, Service, restart_state, wording};
 use plan::{Cause, ImageChange};
 use probation::{Failure, Interference, Outcome};
 use step::{Failed, Phase};
@@ -60,8 +60,8 @@ impl Service {
             Phase::VerifyRollback { failed, .. } => Phase::Rollback(failed),
             _ => return,
         };
-        if deployment.attempt < MAX_INTERRUPTIONS {
-            deployment.enter_attempt(again, deployment.attempt + 1, now);
+        if !deployment.interrupt() {
+            deployment.enter_attempt(again, deployment.attempt, now);
             self.retry_at = Some(now + ENGINE_RETRY);
         }
     }
@@ -173,7 +173,15 @@ impl Service {
         }
         self.end(DeployOutcome::Succeeded, updated, now);
         self.durable.rollback_failed = false;
+        self.files_applied();
         self.set_fault(self.remaining_fault(true), now);
+    }
+
+    /// Compose has brought up what the plan says: where that was all of the project, no edit of the files is left.
+    pub(super) fn files_applied(&mut self) {
+        if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.is_whole()) {
+            self.durable.files_pending = false;
+        }
     }
 
     /// Names of the containers on the old image that compose has not brought along.

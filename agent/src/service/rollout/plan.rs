@@ -274,7 +274,6 @@ impl Service {
         };
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(observation, &cause, now);
-        self.durable.rollback_failed = false;
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
@@ -289,11 +288,10 @@ impl Service {
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
         // leaves alone is still to be applied.
-        let whole = deployment.up_mode != UpMode::StartOnly && deployment.scope().is_none();
-        if let Some(hash) = self.files_seen.clone().filter(|_| whole) {
-            self.durable.files_hash = Some(hash);
-            self.durable.files_pending =
-                deployment.plan().cause == Cause::ComposeChanged || self.durable.files_pending;
+        if let Some(hash) = self.files_seen.clone().filter(|_| deployment.is_whole()) {
+            // Until compose has done it: where that fails, the edit is not forgotten.
+            let known = self.durable.files_hash.replace(hash.clone());
+            self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();

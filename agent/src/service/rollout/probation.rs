@@ -102,7 +102,13 @@ pub struct Probation {
     pub expected: Vec<Expected>,
     /// Per container ID.
     pub seen: BTreeMap<String, Seen>,
+    /// How often it began again because somebody restarted a container.
+    #[serde(default)]
+    pub restarts: u32,
 }
+
+/// Restarts by others after which a probation no longer begins again: another healer restarts what is unhealthy for ever.
+const MAX_RESTARTS: u32 = 3;
 
 /// How a probation stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -281,7 +287,7 @@ impl Context<'_> {
 
 impl Probation {
     pub(in crate::service) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
-        Self { since, expected, seen: BTreeMap::new() }
+        Self { since, expected, seen: BTreeMap::new(), restarts: 0 }
     }
 
     /// Takes in one inspection, and says how the probation stands.
@@ -302,7 +308,10 @@ impl Probation {
             {
                 // Somebody restarted it: the new run must prove itself as long as the old one had to.
                 *seen = Seen::default();
-                self.since = now;
+                if self.restarts < MAX_RESTARTS {
+                    self.restarts += 1;
+                    self.since = now;
+                }
             }
             if let Some(flaw) = crash(container, seen, context) {
                 return blame(*role, container, &flaw);

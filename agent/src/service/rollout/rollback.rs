@@ -34,6 +34,7 @@ impl Service {
         let old = deployment.plan().image_changes.iter();
         self.durable.proven.extend(old.filter_map(|m| Some((m.configured.clone(), m.old.clone()?))));
         self.durable.unproven.clear();
+        self.durable.rollback_failed = false;
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
         self.set_fault(self.remaining_fault(true), now);

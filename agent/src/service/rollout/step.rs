@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{ImageId, LabelChange};
-use crate::model::{ComposeError, Container, UpMode};
+use crate::model::{ComposeError, Container, State, UpMode};
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
 use crate::service::input::{LocalImage, StepResult};
 use crate::service::outcome::DeployOutcome;
@@ -14,7 +14,7 @@ use crate::service::{ENGINE_RETRY, Service, wording};
 
 use super::deployment::Deployment;
 use super::plan::{Cause, ImageChange};
-use super::probation::{Failure, Probation};
+use super::probation::{Expected, Failure, Probation};
 use super::tag::LineState;
 
 /// Why new images are not kept.
@@ -108,8 +108,10 @@ impl Service {
     pub(in crate::service) fn stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let phase = deployment.phase.clone();
+        // Why compose failed is not known where the engine's events broke off meanwhile.
         let is_cut_off = self.gap && matches!(result, StepResult::Started { up: Err(_), .. });
-        if is_cut_off || matches!(result, StepResult::EngineAway(_)) {
+        let is_tried_again = is_cut_off && !deployment.interrupt();
+        if is_tried_again || matches!(result, StepResult::EngineAway(_)) {
             self.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
             self.retry_at = Some(now + ENGINE_RETRY);
             return;
@@ -183,7 +185,9 @@ impl Service {
         self.fetched = fetched(deployment);
         // The same content under another digest: nothing to recreate (DOMAIN finding 12).
         if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {
+            let is_edited = self.durable.files_pending;
             self.passed(now);
+            self.durable.files_pending = is_edited;
         } else {
             let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
             deployment.enter(if writes { Phase::WriteTag } else { Phase::Start }, now);
@@ -218,13 +222,20 @@ impl Service {
             return self.compose_run_ended(up, containers, now);
         }
         deployment.note_recreated(named, containers);
+        let left_behind = deployment.left_behind(containers);
+        let expected = deployment.expected_new(&left_behind);
         if let Err(error) = up {
-            return self.up_failed(error, containers, now);
+            // Brought up before the interruption: what keeps compose from doing it again is no fault of the images.
+            if deployment.interruptions == 0 || !are_running(&expected, containers) {
+                return self.up_failed(error, containers, now);
+            }
+            let failure = error.cause;
+            self.notes.push(Note::StepRetried { step: "start", failure });
         }
+        let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.displaced = None;
         deployment.up_mode = UpMode::Changed;
-        let left_behind = deployment.left_behind(containers);
-        let probation = Probation::new(now, deployment.expected_new(&left_behind));
+        let probation = Probation::new(now, expected);
         deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
         self.durable.left_behind.extend(left_behind);
         self.inspect_at = Some(now);
@@ -289,6 +300,18 @@ impl Service {
         let about_images = deployment.plan().cause.is_about_images();
         self.check_due |= (self.can_check() || about_images) && self.fault.is_none();
     }
+}
+
+/// Whether all that is expected runs on its image.
+fn are_running(expected: &[Expected], containers: &[Container]) -> bool {
+    let runs = |expected: &Expected| {
+        containers.iter().any(|c| {
+            c.compose_service == expected.compose_service
+                && c.image == expected.image
+                && c.state == State::Running
+        })
+    };
+    !expected.is_empty() && expected.iter().all(runs)
 }
 
 /// The images that were fetched, by their names as configured. Their sizes are read by the next check.
