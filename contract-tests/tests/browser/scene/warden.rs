@@ -87,7 +87,7 @@ pub(crate) fn images() -> Value {
     json!({
         "revision": 7,
         "machines": ["harbour", "lighthouse", "quay"],
-        "freezes": [{ "id": "f1", "reason": "trade fair", "by": "operator", "since": ago(600), "until": ahead(7200),
+        "freezes": [{ "id": "f1", "reason": "trade fair", "by": "operator", "since": ago(600), "until": ahead(5400),
             "seconds_left": 7200, "scope": { "machine": "quay" } }],
         "failed": [{ "repository": "registry.example/shop", "digest": BAD, "agents": ["lighthouse"], "since": ago(3000),
             "reason": "container shop-1 exited with code 1", "output": "shop-1 | no such column: price" }],
