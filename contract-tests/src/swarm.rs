@@ -93,9 +93,15 @@ impl Swarm {
     /// Waits until `UpdateStatus` has this state.
     #[track_caller]
     pub fn wait_state(&self, wanted: &str) {
-        wait_for(&format!("the update to be {wanted}"), || {
+        self.wait_any_state(&[wanted]);
+    }
+
+    /// The same with one of these.
+    #[track_caller]
+    pub fn wait_any_state(&self, wanted: &[&str]) {
+        wait_for(&format!("the update to be {}", wanted.join(" or ")), || {
             let service = self.service();
-            if service["UpdateStatus"]["State"] == wanted {
+            if wanted.iter().any(|state| service["UpdateStatus"]["State"] == *state) {
                 Ok(())
             } else {
                 Err(format!("{} {:#?}", service["UpdateStatus"], self.engine().get("/tasks")))

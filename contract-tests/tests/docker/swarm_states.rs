@@ -95,7 +95,11 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
             });
             std::fs::remove_file(&needed).unwrap();
         }
-        swarm.wait_state(state);
+        match state {
+            // A swarm that has made all failed tasks anew from the old image is done with the rollback in no time.
+            "rollback_started" => swarm.wait_any_state(&[state, "rollback_completed"]),
+            _ => swarm.wait_state(state),
+        }
         agent.kill9(false);
         std::fs::write(&needed, "").unwrap();
         agent.restart();
