@@ -309,8 +309,8 @@ fn a_trigger_joins_one_that_waits_and_is_written_down_once() {
     assert_eq!(story.kinds(), [Kind::MANUAL_TRIGGER]);
 }
 
-/// A deployment of digest 2 that is on probation.
-fn on_probation() -> Story {
+/// A deployment of digest 2 whose image was pulled, so that compose is next.
+fn pulled() -> Story {
     let mut story = Story::of(config());
     story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     for result in [
@@ -319,11 +319,19 @@ fn on_probation() -> Story {
             ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
             labels: BTreeMap::new(),
         },
-        StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("b")] },
     ] {
         assert!(matches!(story.act(), Some(Action::Step(_))));
         story.input(Input::Stepped(result));
     }
+    story
+}
+
+/// The same on probation.
+fn on_probation() -> Story {
+    let mut story = pulled();
+    assert!(matches!(story.act(), Some(Action::Step(_))));
+    let containers = vec![running("b")];
+    story.input(Input::Stepped(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers }));
     story
 }
 

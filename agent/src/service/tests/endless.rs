@@ -32,18 +32,7 @@ fn another_healer_does_not_keep_a_probation_going() {
 
 #[test]
 fn a_failing_up_is_not_repeated_for_ever_where_the_event_stream_breaks_each_time() {
-    let mut story = Story::of(config());
-    story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
-    for result in [
-        StepResult::ImagesPinned { missing: Vec::new() },
-        StepResult::Pulled {
-            ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
-            labels: BTreeMap::new(),
-        },
-    ] {
-        assert!(matches!(story.act(), Some(Action::Step(_))));
-        story.input(Input::Stepped(result));
-    }
+    let mut story = pulled();
     let crashed = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     let mut ups = 0;
     while !story.service.durable().blocked.contains_key(IMAGE) {
