@@ -310,7 +310,7 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let record = record(&audit);
     let message = format!("watching {}", text::count(config.services.len(), "service"));
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
-    supervisor.spawn("farewell", farewell(record.clone(), parts.clock.clone(), supervisor.token()));
+    supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), config.push.as_ref()).await;
     parts.shown.fleet.send_replace(Arc::new(known));
@@ -394,7 +394,7 @@ fn record(audit: &Audit) -> Record {
 }
 
 /// Records that the program stops.
-async fn farewell(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
+async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
     stop.cancelled().await;
     record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
 }

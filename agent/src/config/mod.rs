@@ -300,6 +300,7 @@ impl ServiceConfig {
             files,
             env_file: self.env_file.clone(),
             set: BTreeMap::new(),
+            health_grace: self.health_grace,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What `up` does with containers that need no change.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -66,4 +67,7 @@ pub struct Project {
     /// Variables that win over those of the file: the tag that a deployment is about, whatever the file says by then.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
+    /// `health_grace`: so much longer `up` may take, which waits for health checks that `depends_on` names.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub health_grace: Duration,
 }

@@ -25,7 +25,7 @@ pub(super) async fn perform(
     progress: &watch::Sender<PullProgress>,
 ) -> StepResult {
     let done = match step {
-        Step::PinImages { project, images } => hold(engine, &project, &images, progress).await,
+        Step::PinImages { project, images } => pin_images(engine, &project, &images, progress).await,
         Step::Pull { images, old } => pull(engine, &images, &old, progress).await,
         Step::WriteTag { project, variable, tag, line, back, images } => {
             Ok(write_tag(compose, &project, (variable, tag, line), back, &images).await)
@@ -56,9 +56,9 @@ pub(super) async fn perform(
         Step::RestoreTags { tags } => {
             point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsRestored)
         }
-        Step::Diagnose { container } => evidence(engine, &container).await,
+        Step::Diagnose { container } => diagnose(engine, &container).await,
         Step::Unpin { project, displaced, onto } => match put_back(engine, &displaced).await {
-            Ok(()) => release(engine, &project, onto.as_ref()).await,
+            Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
         },
     };
@@ -96,7 +96,7 @@ async fn write_tag(
     }
 }
 
-async fn hold(
+async fn pin_images(
     engine: &dyn Engine,
     project: &str,
     images: &[OldImage],
@@ -104,8 +104,8 @@ async fn hold(
 ) -> Result<StepResult, EngineError> {
     let mut missing = Vec::new();
     for image in images {
-        let name = hold_name(project, &image.id);
-        match fetch_and_tag(engine, image, &hold_tag(project, &image.id), progress).await {
+        let name = anchor_name(project, &image.id);
+        match fetch_and_tag(engine, image, &pin_tag(project, &image.id), progress).await {
             Ok(id) => match engine.anchor(&name, &id, project).await {
                 Err(EngineError::NotFound(_)) => match complete(engine, image, progress).await {
                     Ok(()) => engine.anchor(&name, &id, project).await?,
@@ -297,15 +297,15 @@ async fn after_up(
     Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
 }
 
-async fn evidence(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
+async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
     if container.is_empty() {
         return Ok(StepResult::Diagnosed { log: String::new() });
     }
     engine.log_tail(container, LOG_LINES).await.map(|log| StepResult::Diagnosed { log })
 }
 
-/// Lets go of everything that is held for a project, also of what a deployment held that nobody remembers.
-async fn release(
+/// Removes all tags and anchors that pin images of a project, also those of a deployment that is not remembered.
+async fn unpin(
     engine: &dyn Engine,
     project: &str,
     onto: Option<&ImageId>,
@@ -313,7 +313,7 @@ async fn release(
     for name in engine.anchors(project).await? {
         engine.remove_anchor(&name).await?;
     }
-    for tag in engine.tags(&hold_repository(project)).await? {
+    for tag in engine.tags(&pin_repository(project)).await? {
         // Removing the last tag of an image deletes the image: the tag goes to one that has others first.
         match onto.map(|id| engine.tag(id, &tag)) {
             Some(moved) => match moved.await {
@@ -336,7 +336,7 @@ fn real_name(makeshift: &str) -> Option<&str> {
 
 /// Where the tags of a project are that hold images during a deployment. Its host can't be a registry, so nothing
 /// ever pulls them. Two projects may share it (`a_b`, `a-b`): one that loses its tag to the other has the anchor yet.
-fn hold_repository(project: &str) -> Repository {
+fn pin_repository(project: &str) -> Repository {
     let mut path: String = project
         .to_lowercase()
         .chars()
@@ -349,11 +349,11 @@ fn hold_repository(project: &str) -> Repository {
     Repository { host: HOLD_HOST.to_owned(), path }
 }
 
-fn hold_tag(project: &str, id: &ImageId) -> Reference {
-    Reference { repository: hold_repository(project), tag: Some(short_id(id)), digest: None }
+fn pin_tag(project: &str, id: &ImageId) -> Reference {
+    Reference { repository: pin_repository(project), tag: Some(short_id(id)), digest: None }
 }
 
-fn hold_name(project: &str, id: &ImageId) -> String {
+fn anchor_name(project: &str, id: &ImageId) -> String {
     format!("evenkeel-hold-{project}-{}", short_id(id))
 }
 
@@ -376,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn hold_tags_are_valid_for_every_project_name_that_the_spec_admits() {
+    fn pin_tags_are_valid_for_every_project_name_that_the_spec_admits() {
         let id = ImageId(format!("sha256:{}", "ab".repeat(32)).into());
         for project in ["web", "Web_2", "_x", "-x", "___", "a--b"] {
-            let text = hold_tag(project, &id).to_string();
+            let text = pin_tag(project, &id).to_string();
             assert!(Reference::parse(&text).is_ok(), "{project}: {text}");
             assert!(text.ends_with(":abababababab"), "{text}");
         }

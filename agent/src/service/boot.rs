@@ -66,12 +66,12 @@ impl Service {
     /// be stopped twice. (Most of what a power cut ends is told by the engine itself, with code 255.) Where the boot
     /// can't be known it might always be another one.
     pub(super) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
-        let deaf = match reason_to_start {
+        let missed_events = match reason_to_start {
             StartReason::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
             // Who was there already has heard of every stop.
             StartReason::Reload => self.durable == Durable::default(),
         };
-        if deaf && !self.boot.now.is_empty() {
+        if missed_events && !self.boot.now.is_empty() {
             self.healer.events_unseen_before(now);
         }
     }

@@ -44,7 +44,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
         }),
         ("registry", "no route", |snapshot, _, _| snapshot.registry_fault = Some("no route".into())),
         ("deploying", "being brought up", |snapshot, _, _| snapshot.status.deploying = true),
-        ("deploying", "another service of the project is at work: api", |snapshot, _, _| {
+        ("deploying", "another service of the project, api, is being changed", |snapshot, _, _| {
             (snapshot.update_wanted, snapshot.waits_for) = (true, Some("api".to_owned()));
         }),
         ("blocked", "failed here", |snapshot, _, _| {

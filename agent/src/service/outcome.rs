@@ -29,7 +29,7 @@ impl DeployOutcome {
             Self::Succeeded => "succeeded",
             Self::RolledBack => "rolled_back",
             Self::Failed => "failed",
-            Self::Inconclusive => "broken_off",
+            Self::Inconclusive => "inconclusive",
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn unusable_key(fault: &str) -> String {
 
 /// What an update waits for while another service changes the compose project.
 pub(super) fn turn_of(other: &str) -> String {
-    format!("another service of the project is at work: {other}; the update begins after that")
+    format!("another service of the project, {other}, is being changed; the update begins after that")
 }
 
 /// Why a check of a service is skipped that the agent is not to look at.
@@ -88,7 +88,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             AuditEntry { reason, output, ..new(Kind::ERROR, Level::Error, text) }
         }
         Event::Recovered { fault } => {
-            let entry = new(Kind::RECOVERED, Level::Info, "the fault is over".to_owned());
+            let entry = new(Kind::RECOVERED, Level::Info, "recovered: checks and deployments succeed again".to_owned());
             AuditEntry { reason: fault.map(|fault| fault.text), ..entry }
         }
         Event::Updated(updated) => self::updated(updated, new),
@@ -294,11 +294,11 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
             (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
         }
         Unblock::UpToDate { image, blocked, remote } => {
-            let message = format!("unblocked: {image} matches the registry again");
+            let message = format!("unblocked {image}: what runs matches the registry again");
             (message, "the remote digest changed", Some(blocked), remote)
         }
         Unblock::NewDigest { image, blocked, remote } => {
-            let message = format!("the registry has another digest of {image} than the blocked one");
+            let message = format!("unblocked {image}: the registry has another digest than the blocked one");
             (message, "the remote digest changed", Some(blocked), Some(remote))
         }
     };
@@ -310,13 +310,13 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
     let Updated { change, is_same, labels, used, took, also_recreated, left_behind } = updated;
     let image = &change.configured;
     let message = if !used {
-        format!("{image} is pulled and tagged, but no container of the project runs on it")
+        format!("{image} was pulled and tagged, but no container of the project uses it")
     } else if is_same {
         format!("{image} has a new digest for the same image; nothing had to be recreated")
     } else {
         let (took, also) = (took.as_secs(), also(&also_recreated));
         let what = tag_change(&change).unwrap_or_else(|| label_change(&labels));
-        format!("{image} is updated{what} and passed its probation, {took} s after it was found{also}")
+        format!("{image} was updated{what} and passed its probation {took} s after it was found{also}")
     };
     let reason = (!left_behind.is_empty()).then(|| {
         format!(
@@ -337,9 +337,9 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         }
         Cause::ForceUp { down } => {
             let message = if *down {
-                "the project was forced with compose down and up"
+                "the project was force-restarted: compose down, then compose up"
             } else {
-                "the project was forced with compose up"
+                "the project was brought up again with compose up"
             };
             (Kind::STARTED, message, "containers were stuck, and auto_start is on")
         }
@@ -435,7 +435,7 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
 }
 
 /// What a person needs to see of a container that failed.
-pub(super) fn evidence(failure: &Failure, compose: &str, log: &str) -> String {
+pub(super) fn black_box(failure: &Failure, compose: &str, log: &str) -> String {
     let mut text = failure.facts.clone();
     for (title, part) in [("compose", compose), ("last log lines", log)] {
         if !part.trim().is_empty() {

@@ -54,7 +54,7 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     // The registry tells what the labels say: the images are on the nodes.
-    assert!(entry.message.contains("is updated from v1 to v2 and passed"), "{}", entry.message);
+    assert!(entry.message.contains("was updated from v1 to v2 and passed"), "{}", entry.message);
     assert_eq!(entry.output, "version: v1 → v2");
     swarm.assert_runs(&v2, 2);
     agent.wait_done(1);

@@ -10,6 +10,8 @@ use crate::PROGRAM;
 
 /// Limit in bytes for names, kinds, levels and digests; longer ones are truncated.
 const MAX_NAME: usize = 256;
+/// Limit in bytes for an image reference: 255 of a repository, 128 of a tag, 71 of a digest, and their separators.
+pub const MAX_IMAGE: usize = 512;
 /// Limit in bytes for the message and the reason.
 const MAX_TEXT: usize = 4 * 1024;
 /// Limit in bytes for the output, of which the end is kept.
@@ -81,7 +83,7 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         output: body.output.filter(|text| !text.is_empty()).map(|text| truncate_start(text, MAX_OUTPUT)),
         seq: body.seq,
         epoch: body.epoch.filter(|epoch| !epoch.is_empty()),
-        image: name(body.image),
+        image: body.image.filter(|image| !image.is_empty()).map(|image| truncate(image, MAX_IMAGE)),
         agent: agent.to_owned(),
     })
 }
@@ -250,6 +252,12 @@ mod tests {
         assert!(serde_json::to_string(&kept).unwrap().len() < 20 * 1024);
         assert_eq!(kept.service.len(), MAX_NAME + '…'.len_utf8());
         assert!(kept.output.unwrap().ends_with("end"));
+    }
+
+    #[test]
+    fn the_longest_image_reference_is_kept_whole() {
+        let image = format!("{}:{}@sha256:{}", "r".repeat(255), "t".repeat(128), "0".repeat(64));
+        assert_eq!(parsed(json!({"image": image})).image, Some(image));
     }
 
     #[test]

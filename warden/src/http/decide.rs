@@ -12,12 +12,13 @@ use super::Api;
 use super::fleet::body;
 use super::ingest::store_away;
 use crate::fleet::decisions::{Decision, MAX_FREEZE, MAX_FREEZES};
+use crate::fleet::entry::MAX_IMAGE;
 use crate::fleet::{repository, view};
 
 const REQUIRED: &str = "api.token is needed: as bearer, or as the cookie \"token\"";
 /// Longest reason of a freeze, in characters.
 const MAX_REASON: usize = 500;
-/// Longest image that is taken, in bytes.
+/// Longest digest that is taken, in bytes.
 const MAX_NAME: usize = 256;
 /// By so much a person's clock may be ahead.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
@@ -103,8 +104,8 @@ fn checked(
         return Err(format!("scope.machine: {machine:?} is no agent; allowed: {}", ids.join(", ")));
     }
     if let Some(image) = scope.image.take() {
-        if image.len() > MAX_NAME || image.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!("scope.image: is no image; allowed: a repository of up to {MAX_NAME} bytes"));
+        if image.len() > MAX_IMAGE || image.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(format!("scope.image: is no image; allowed: a repository of up to {MAX_IMAGE} bytes"));
         }
         scope.image = Some(repository(&image).to_owned());
     }
@@ -159,8 +160,8 @@ pub(super) async fn unblock(api: Api, request: Request) -> Response {
         Ok(asked) => asked,
         Err(refusal) => return refusal,
     };
-    if image.is_empty() || image.len() > MAX_NAME {
-        return error(StatusCode::BAD_REQUEST, format!("image: allowed: 1 to {MAX_NAME} bytes"));
+    if image.is_empty() || image.len() > MAX_IMAGE {
+        return error(StatusCode::BAD_REQUEST, format!("image: allowed: 1 to {MAX_IMAGE} bytes"));
     }
     if digest.len() > MAX_NAME || !digest.starts_with("sha256:") {
         return error(StatusCode::BAD_REQUEST, "digest: is no digest; allowed: sha256:<hex>");

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::Api;
 use super::ingest::{agent, authenticate, store_away};
 use crate::fleet::answer::Asking;
-use crate::fleet::entry::object;
+use crate::fleet::entry::{MAX_IMAGE, object};
 use crate::fleet::repository;
 
 /// Longest wait of a long poll, in seconds.
@@ -19,7 +19,7 @@ const MAX_WAIT: u64 = 60;
 const MAX_RING: u8 = 9;
 /// Images that one machine may report.
 const MAX_IMAGES: usize = 1000;
-/// Longest image, digest or service that is taken, and how much of a sentence is kept, in bytes.
+/// Longest digest or service that is taken, and how much of a sentence is kept, in bytes.
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 1024;
 
@@ -118,18 +118,18 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
         return Some(format!("images: {} of them; allowed: up to {MAX_IMAGES}", inventory.images.len()));
     }
     for (number, image) in inventory.images.iter().enumerate() {
-        let optional = [
-            ("digest", &image.digest),
-            ("available", &image.available),
-            ("available_image", &image.available_image),
-            ("blocked", &image.blocked),
-            ("gate", &image.gate),
+        let texts = [
+            ("service", Some(&image.service), MAX_NAME),
+            ("image", Some(&image.image), MAX_IMAGE),
+            ("digest", image.digest.as_ref(), MAX_NAME),
+            ("available", image.available.as_ref(), MAX_NAME),
+            ("available_image", image.available_image.as_ref(), MAX_IMAGE),
+            ("blocked", image.blocked.as_ref(), MAX_NAME),
+            ("gate", image.gate.as_ref(), MAX_NAME),
         ];
-        let names = [("service", Some(&image.service)), ("image", Some(&image.image))];
-        let texts = optional.into_iter().map(|(key, text)| (key, text.as_ref())).chain(names);
-        for (key, text) in texts {
-            if text.is_some_and(|text| text.len() > MAX_NAME) {
-                return Some(format!("images[{number}].{key}: is too long; allowed: up to {MAX_NAME} bytes"));
+        for (key, text, limit) in texts {
+            if text.is_some_and(|text| text.len() > limit) {
+                return Some(format!("images[{number}].{key}: is too long; allowed: up to {limit} bytes"));
             }
         }
     }
@@ -141,9 +141,14 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
 fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
     let agent = agent(api, &request.headers).ok_or_else(no_agent)?;
     let ask: FleetAsk = body(request)?;
-    for (key, text) in [("image", &ask.image), ("digest", &ask.digest), ("service", &ask.service)] {
-        if text.is_empty() || text.len() > MAX_NAME {
-            let text = format!("{key}: has {} bytes; allowed: 1 to {MAX_NAME}", text.len());
+    let texts = [
+        ("image", &ask.image, MAX_IMAGE),
+        ("digest", &ask.digest, MAX_NAME),
+        ("service", &ask.service, MAX_NAME),
+    ];
+    for (key, text, limit) in texts {
+        if text.is_empty() || text.len() > limit {
+            let text = format!("{key}: has {} bytes; allowed: 1 to {limit}", text.len());
             return Err(error(StatusCode::BAD_REQUEST, text));
         }
     }

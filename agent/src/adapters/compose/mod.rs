@@ -26,7 +26,7 @@ use crate::model::text::plainly;
 use crate::model::{ComposeError, Model, Project, PullPolicy, UpMode};
 use crate::ports::Compose;
 
-/// Images are pulled before; what remains is stopping and starting containers.
+/// Images are pulled before; what remains is stopping and starting containers. A project's `health_grace` is added.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// How long compose may take to say which version it is.
@@ -80,7 +80,7 @@ impl ComposeCli {
         Self { program, ..self }
     }
 
-    /// Another deadline of one `up` than ten minutes.
+    /// Another deadline of one `up` than ten minutes; the project's `health_grace` is added to it, too.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -141,10 +141,10 @@ impl ComposeCli {
     }
 
     /// The line that says what went wrong.
-    fn cause(&self, task: &str, end: &End, output: &str) -> String {
+    fn cause(&self, task: &str, end: &End, limit: Duration, output: &str) -> String {
         let status = match end {
             End::TooLong => {
-                return format!("`{task}` was stopped: not done after {} s", self.limit.as_secs());
+                return format!("`{task}` was stopped: not done after {} s", limit.as_secs());
             }
             End::Exited(status) => status,
         };
@@ -275,7 +275,8 @@ impl ComposeCli {
             None => Vec::new(),
         };
         variables.extend(project.set.clone());
-        let deadline = Instant::now() + self.limit;
+        let limit = self.limit + project.health_grace;
+        let deadline = Instant::now() + limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {
             let mut tail = Tail::default();
@@ -298,7 +299,7 @@ impl ComposeCli {
                 _ => {
                     let name = task.first().copied().unwrap_or_default();
                     let mismatch = self.api_mismatch(&output, folder).await;
-                    let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, &output));
+                    let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output });
                 }
             }

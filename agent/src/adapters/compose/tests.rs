@@ -51,6 +51,7 @@ impl Stage {
             files: vec![self.path("compose.yml")],
             env_file: None,
             set: BTreeMap::new(),
+            health_grace: Duration::ZERO,
         }
     }
 
@@ -124,6 +125,7 @@ fn arguments_have_the_order_that_every_compose_takes() {
         files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
         env_file: Some("/srv/x.env".into()),
         set: BTreeMap::new(),
+        health_grace: Duration::ZERO,
     };
     let line = |runtime, up_mode: &UpMode| {
         let task = up_task(up_mode, PullPolicy::Never);
@@ -282,8 +284,10 @@ async fn at_the_deadline_the_whole_group_is_asked_to_end() {
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    let error = compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(error.cause, "`up` was stopped: not done after 1 s");
+    // Compose waits for health checks itself where `depends_on` asks for it.
+    let project = Project { health_grace: Duration::from_secs(1), ..stage.project() };
+    let error = compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+    assert_eq!(error.cause, "`up` was stopped: not done after 2 s");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     ends(stage.read("pid").trim()).await;

@@ -57,12 +57,12 @@ impl DockerEngine {
         let mut containers: Vec<Container> = looks.try_collect().await?;
         containers.retain(is_wanted);
         containers.sort_by(|a, b| a.name.cmp(&b.name));
-        Box::pin(self.find_lenders(&mut containers)).await?;
+        Box::pin(self.find_network_owners(&mut containers)).await?;
         Ok(containers)
     }
 
     /// Looks up the containers whose networks these use: among themselves, else at the engine.
-    async fn find_lenders(&self, containers: &mut [Container]) -> Result<(), EngineError> {
+    async fn find_network_owners(&self, containers: &mut [Container]) -> Result<(), EngineError> {
         let mut found: HashMap<String, Option<CurrentOwner>> = HashMap::new();
         for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
             if found.contains_key(given) {

@@ -268,7 +268,7 @@ impl Service {
     fn diagnosed(&mut self, failed: Failed, log: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let Failed { failure, output } = failed;
-        let output = wording::evidence(&failure, &output, log);
+        let output = wording::black_box(&failure, &output, log);
         if deployment.changes().next().is_none() {
             // The same images as before: nothing to block, nothing to roll back to.
             deployment.enter(Phase::Unpin, now);

@@ -290,7 +290,7 @@ impl Service {
     /// The evidence was gathered: the service goes back.
     fn swarm_diagnosed(&mut self, failed: SwarmFailed, log: &str, now: Timestamp) {
         let Some(rollout) = &mut self.durable.swarm else { return };
-        let output = super::wording::evidence(&failed.failure, &failed.output, log);
+        let output = super::wording::black_box(&failed.failure, &failed.output, log);
         let failed = SwarmFailed { output, ..failed };
         if rollout.plan.is_reversible() {
             rollout.enter(SwarmPhase::Rollback(failed), now);

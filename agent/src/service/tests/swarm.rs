@@ -86,7 +86,7 @@ fn a_redeploy_while_somebody_else_updates_the_service_is_answered() {
     let mut story = Story::of(in_swarm());
     assert_eq!(story.redeploy(seen('1', '1', busy())), None);
     assert_eq!(story.said.last().unwrap().event, Kind::FORCE_REDEPLOY_FAILED);
-    assert!(format!("{:?}", story.said.last()).contains("ask again when that is over"));
+    assert!(format!("{:?}", story.said.last()).contains("try again when it has ended"));
     assert_eq!(story.record().errored, None, "an answer is all there is to say");
     // Nobody asks: it is looked at again soon.
     let mut story = Story::of(in_swarm());

@@ -216,7 +216,7 @@ fn what_a_person_stops_removes_or_replaces_is_neither_blocked_nor_undone_and_jud
         ("stopped by someone", &[&stopped]),
         ("paused by someone", &[&paused]),
         ("removed by someone", &[]),
-        ("someone brought container web to another image", &[&other]),
+        ("container web was moved to another image", &[&other]),
     ];
     for (words, there) in table {
         let mut story = Story::of(config());

@@ -13,7 +13,7 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
         Interference::Stopped { container } => format!("container {container} was stopped by someone"),
         Interference::Paused { container } => format!("container {container} was paused by someone"),
         Interference::Replaced { container, image } => {
-            format!("someone brought container {container} to another image ({image})")
+            format!("container {container} was moved to another image ({image}) by someone")
         }
         Interference::Removed { compose_service } => {
             format!("the container of compose service {compose_service} was removed by someone")
@@ -24,7 +24,7 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
 /// What is wrong with a container on probation.
 pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
     let what = match flaw {
-        Flaw::OutOfMemory => "ran out of memory".to_owned(),
+        Flaw::OutOfMemory => "was OOM-killed (out of memory)".to_owned(),
         Flaw::CrashLoop { restarts, exit_code } => {
             format!("keeps crashing: restarted {restarts} times, exit code {exit_code}")
         }
@@ -40,7 +40,7 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
         Flaw::NotStarted => "could not be started".to_owned(),
         Flaw::EndState(state) => format!("was {} at the end of its probation", state.as_str()),
         Flaw::NotUpdated => {
-            return format!("compose left container {container} on the image that it had before");
+            return format!("compose did not update container {container}: it has the image that it had before");
         }
     };
     format!("container {container} {what}")
@@ -49,7 +49,7 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
 /// What is to be known of a container that failed, one fact a line.
 pub(in crate::service) fn facts(container: &Container) -> String {
     let mut facts = format!(
-        "state: {}\nexit code: {}\nout of memory: {}\nrestart count: {}\n",
+        "state: {}\nexit code: {}\nOOM-killed: {}\nrestart count: {}\n",
         container.state.as_str(),
         container.exit_code,
         if container.oom_killed { "yes" } else { "no" },
@@ -75,7 +75,7 @@ pub(in crate::service) fn symptom(symptom: &Symptom) -> String {
             format!("keeps crashing: restarted {restarts} times, exit code {exit_code}")
         }
         Symptom::Exited { exit_code } => format!("exited with code {exit_code}"),
-        Symptom::OutOfMemory => "out of memory".to_owned(),
+        Symptom::OutOfMemory => "OOM-killed (out of memory)".to_owned(),
         Symptom::NotStarted { error } => format!("could not be started: {error}"),
         Symptom::Dead => "dead: the engine could not remove it".to_owned(),
         Symptom::EngineStopped => "stopped by the engine when it went away".to_owned(),
@@ -101,7 +101,7 @@ pub(in crate::service) fn unwell(container: &Container, condition: &Condition) -
         Condition::Failing(found) => match found {
             Symptom::Unhealthy { .. } | Symptom::NotHealthyInTime { .. } => "is unhealthy".to_owned(),
             Symptom::Dead => "is dead".to_owned(),
-            Symptom::OutOfMemory => "ran out of memory".to_owned(),
+            Symptom::OutOfMemory => "was OOM-killed (out of memory)".to_owned(),
             Symptom::EngineStopped => format!("was {}", symptom(found)),
             Symptom::NetworkGone | Symptom::NetworkMissing { .. } | Symptom::NetworkRestarted { .. } => {
                 format!("is {}", symptom(found))

@@ -51,7 +51,7 @@ pub(in crate::service) fn held_elsewhere(service: &str, gate: &Gate) -> String {
 
 /// The same where that asks for a signature.
 pub(in crate::service) fn unsigned_elsewhere(service: &str, why: &str) -> String {
-    format!("{service}, which has the same image, asks for a signature: {why}")
+    format!("{service}, which has the same image, requires a signature: {why}")
 }
 
 /// The same where it has not seen the digest yet.

@@ -23,7 +23,7 @@ pub(in crate::service) fn busy(service: &str) -> String {
 
 /// The same for a person who has asked for a redeploy.
 pub(in crate::service) fn busy_for_redeploy(service: &str) -> String {
-    format!("another update of the swarm service {service} is under way; ask again when that is over")
+    format!("another update of the swarm service {service} is under way; try again when it has ended")
 }
 
 /// It can't be deployed for reasons that are no image's.
