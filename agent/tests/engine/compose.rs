@@ -51,8 +51,13 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
          command: [sh, -c, \"trap '' TERM; while :; do sleep 1; done\"]\n"
     );
     let files = vec![stage.file("compose.yml", &text)];
-    let shop =
-        Project { name: stage.id.clone(), files, env_file: None, set: std::collections::BTreeMap::new(), health_grace: std::time::Duration::ZERO };
+    let shop = Project {
+        name: stage.id.clone(),
+        files,
+        env_file: None,
+        set: std::collections::BTreeMap::new(),
+        health_grace: std::time::Duration::ZERO,
+    };
     let compose = compose(&stage);
     compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let second = stage.image(&image, "two", &[]);

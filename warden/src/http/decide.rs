@@ -105,7 +105,9 @@ fn checked(
     }
     if let Some(image) = scope.image.take() {
         if image.len() > MAX_IMAGE || image.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!("scope.image: is no image; allowed: a repository of up to {MAX_IMAGE} bytes"));
+            return Err(format!(
+                "scope.image: is no image; allowed: a repository of up to {MAX_IMAGE} bytes"
+            ));
         }
         scope.image = Some(repository(&image).to_owned());
     }

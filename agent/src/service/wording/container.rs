@@ -40,7 +40,9 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
         Flaw::NotStarted => "could not be started".to_owned(),
         Flaw::EndState(state) => format!("was {} at the end of its probation", state.as_str()),
         Flaw::NotUpdated => {
-            return format!("compose did not update container {container}: it has the image that it had before");
+            return format!(
+                "compose did not update container {container}: it has the image that it had before"
+            );
         }
     };
     format!("container {container} {what}")
