@@ -88,11 +88,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             AuditEntry { reason, output, ..new(Kind::ERROR, Level::Error, text) }
         }
         Event::Recovered { fault } => {
-            let entry = new(
-                Kind::RECOVERED,
-                Level::Info,
-                "recovered: checks and deployments succeed again".to_owned(),
-            );
+            let entry = new(Kind::RECOVERED, Level::Info, "the error no longer occurs".to_owned());
             AuditEntry { reason: fault.map(|fault| fault.text), ..entry }
         }
         Event::Updated(updated) => self::updated(updated, new),
