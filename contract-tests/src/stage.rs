@@ -39,6 +39,8 @@ struct State {
     /// Entry frames, oldest first.
     entries: Vec<String>,
     streams: Vec<TcpStream>,
+    /// Streams that are open and bring nothing any more.
+    muted: Vec<TcpStream>,
     next_id: u64,
     /// Ids before the first entry that is kept.
     skipped: u64,
@@ -184,6 +186,13 @@ impl Stage {
         state.send(&frame);
     }
 
+    /// Leaves the streams of now open, and sends nothing on them any more, as a proxy does that has lost their other end.
+    pub fn mute(&self) {
+        let mut state = self.shared.state();
+        let muted = std::mem::take(&mut state.streams);
+        state.muted.extend(muted);
+    }
+
     /// Goes away, or comes back: all connections are cut, new ones get no answer.
     pub fn away(&self, away: bool) {
         self.shared.away.store(away, Ordering::SeqCst);
@@ -199,7 +208,7 @@ impl State {
     }
 
     fn cut(&mut self) {
-        for stream in self.streams.drain(..) {
+        for stream in self.streams.drain(..).chain(self.muted.drain(..)) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

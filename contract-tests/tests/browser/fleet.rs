@@ -64,6 +64,18 @@ fn the_map_says_which_machine_runs_what_and_why_one_is_behind() {
 }
 
 #[test]
+fn tab_leads_into_the_map_also_where_a_filter_hides_the_row_that_it_led_to() {
+    let (_stage, browser) = scene();
+    browser.click(&cell(1, 1));
+    browser.press(&[ESCAPE]);
+    browser.click("[data-view=failed]");
+    browser.wait("the first row hidden", "document.querySelector('#map-rows > tr').hidden");
+    let ways_in =
+        "[...document.querySelectorAll('#map [tabindex=\"0\"]')].map((cell) => cell.offsetParent !== null)";
+    assert_eq!(browser.value(ways_in), json!([true]), "one way in, and it can be seen");
+}
+
+#[test]
 fn a_cell_opens_by_keyboard_with_the_black_box_and_the_way_to_unblock() {
     let (stage, browser) = scene();
     stage.answer("POST /unblock", 200, &json!({ "status": "unblocked", "revision": 8 }));

@@ -3,6 +3,7 @@
 use contract_tests::{Browser, Stage};
 use serde_json::{Value, json};
 
+use crate::scene::ahead;
 use crate::scene::warden::{DIGEST, busy_warden, entry};
 
 /// A stage with a fleet, and a browser that shows it.
@@ -125,4 +126,18 @@ fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
     assert_eq!(browser.url(), format!("{}?level=error", stage.url()));
     assert_eq!(browser.value("document.activeElement.id"), "token");
     assert_eq!(browser.value("document.querySelector('form').getAttribute('action')"), "/login?level=error");
+}
+
+#[test]
+fn a_stream_that_does_not_bring_what_a_machine_has_reported_is_opened_again() {
+    let (stage, browser) = scene();
+    browser.wait("the stream", "document.body.dataset.link === 'live'");
+    stage.mute();
+    stage.entry(&entry(813, 0, "harbour", "queue", "unhealthy", "warning", "queue-1 is unhealthy"));
+    stage.answer("GET /machines", 200, &json!([{ "id": "harbour", "online": true, "last_entry": ahead(6) }]));
+    // Long enough for the entry to be overdue, and not for the page to take the whole warden for silent.
+    browser.run("const now = Date.now; Date.now = () => now() + 25000;");
+    browser.run("document.dispatchEvent(new Event('visibilitychange'));");
+    browser.wait("the entry", "document.querySelector('#events').innerText.includes('queue-1 is unhealthy')");
+    assert_eq!(stage.streams(), 1);
 }
