@@ -349,9 +349,12 @@ impl Service {
         } else {
             old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
         };
+        // What is not proven is not what a rollback leads to, and neither is its tag: the rollback that failed has put back
+        // the line of the one before.
+        let from = if is_unproven && view.newer.is_some() { &view.reference } else { &view.from };
         Some(Planned::Change(ImageChange {
             configured: view.configured.clone(),
-            from: Some(view.from.clone()).filter(|from| *from != reference),
+            from: Some(from.clone()).filter(|from| *from != reference),
             reference,
             old_digest,
             old: old_image,

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
 use crate::model::tags::TagPattern;
+use crate::service::action::OldImage;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::input::{TagInForce, Unanswered};
 use crate::service::maintenance::MaintenanceResult;
@@ -223,4 +224,25 @@ fn what_was_known_before_a_restart_is_asked_for_until_the_list_is_read_again() {
     let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
     story.input(Input::Maintained(MaintenanceResult::NewerTags(none)));
     assert_eq!(story.service.tags_to_deploy(), [""; 0]);
+}
+
+#[test]
+fn after_a_rollback_that_failed_the_next_tag_goes_back_to_the_proven_one() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    let proven = OldImage { id: ImageId("sha256:one".into()), source: None };
+    story.service.durable.proven.insert(IMAGE.into(), proven.clone());
+    story.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:bad".into()));
+    // The line was put back to tag 1, but compose could not be run: the bad image of tag 2 still runs.
+    let bad = ImageId("sha256:bad".into());
+    let runs = Container { config_image: tagged("2").to_string(), image: bad, ..running("web") };
+    let mut seen = Observation { containers: [runs].into(), ..newer('3') };
+    seen.images[0].newer = Some(tagged("3"));
+    seen.images[0].from = tagged("2");
+    seen.images[0].running = vec![local("sha256:bad", &['2'])];
+    story.check(seen);
+    assert!(matches!(story.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
+    let plan = story.service.durable().deployment.as_ref().expect("it is under way").plan().clone();
+    assert_eq!(plan.tag.map(|tag| (tag.old, tag.new)), Some(("1".into(), "3".into())));
+    let change = &plan.image_changes[0];
+    assert_eq!((change.from.clone(), change.old.clone()), (Some(tagged("1")), Some(proven)));
 }

@@ -174,7 +174,10 @@ impl Inner {
             Act::Registry(fault) => self.faults.registry = fault,
             Act::PullsFail(fails) => self.faults.pull = fails,
             Act::UpFails(fault) => self.faults.up = fault,
-            Act::Store(fault) => self.faults.store = fault,
+            Act::Store(fault) => {
+                self.faults.store = fault;
+                self.truth.disk_changed_at = Some(self.now);
+            }
             Act::Events(fault) => self.faults.events = fault,
             Act::Crash(service) => self.accident(service, |inner, at| {
                 let now = inner.now;
@@ -370,6 +373,7 @@ impl Inner {
         }
         self.interfere();
         self.tags_are_moved();
+        self.built_beside(service);
         let name = format!("{service} build {}", self.truth.next_version(service));
         self.truth.name(&name);
         let id = id_of(&name);

@@ -4,6 +4,7 @@
 mod end;
 mod env_file;
 pub(super) mod gates;
+mod proven;
 mod tags;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +24,6 @@ use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
 const BLOCKED: &str = "a blocked digest is never deployed";
 const ONE_ACTION: &str = "at most one action per project at once";
 const EXACTLY: &str = "a rollback restores exactly what ran";
-const PROVEN: &str = "an image is updated only when it has run well for the grace";
 const GOOD: &str = "a good image is not blocked unless somebody or something interfered";
 const CAP: &str = "restarts never exceed the cap between two healthy states";
 const COOLDOWN: &str = "a container is not restarted twice within the cooldown";
@@ -84,6 +84,8 @@ pub(super) struct Truth {
     /// When the event stream was there again last, or broke off.
     pub(super) stream_broke_at: Option<Timestamp>,
     pub(super) agent_runs: bool,
+    /// When the disk began or ceased to refuse writes.
+    pub(super) disk_changed_at: Option<Timestamp>,
     /// Containers that were found stopped by a signal when the agent started: nothing may tell it by whom.
     unknown: BTreeSet<String>,
     begun: BTreeMap<String, Begun>,
@@ -146,6 +148,13 @@ impl Inner {
     /// Somebody moves or removes tags.
     pub(super) fn tags_are_moved(&mut self) {
         self.truth.begun.values_mut().for_each(|begun| begun.are_tags_moved = true);
+    }
+
+    /// Somebody builds an image under the tag of a compose service: a redeployment of another one brings it up.
+    pub(super) fn built_beside(&mut self, service: &str) {
+        for (_, begun) in self.truth.begun.iter_mut().filter(|(name, _)| *name != service) {
+            begun.touched.insert(service.to_owned());
+        }
     }
 
     /// A person touches the containers of a compose service.
@@ -381,21 +390,6 @@ impl Inner {
         });
         let wrong = wrong.map(|(service, image)| format!("{service} ran on {}", self.truth.word(image)));
         self.unless(wrong.is_none(), EXACTLY, |_| wrong.clone().unwrap_or_default());
-    }
-
-    fn check_updated(&mut self, entry: &AuditEntry) {
-        let digest = entry.new_digest.as_deref().and_then(|digest| Digest::parse(digest).ok());
-        let Some((id, _)) = digest.and_then(|digest| self.published.get(&digest).cloned()) else { return };
-        let config = self.truth.configs.iter().find(|config| config.name == entry.service);
-        // The agent's own steps take their time.
-        let grace = config.map(|config| config.health_grace).unwrap_or_default();
-        let now = self.now;
-        let is_proven = |c: &super::FakeContainer| {
-            c.is_well(now) && c.started().is_some_and(|since| now >= since + grace)
-        };
-        let of_image = || self.containers.iter().filter(|c| c.image == id);
-        let holds = of_image().all(is_proven) || !self.is_calm_since(SignedDuration::from_secs(3));
-        self.unless(holds, PROVEN, |inner| inner.truth.word(&id));
     }
 
     fn check_status(&mut self, record: &ServiceStatus) {

@@ -53,7 +53,9 @@ impl Inner {
         let is_of_tag = name.is_some_and(|name| name.split(' ').next() == Some(&service.name));
         let is = |kind: Kind| is_of_tag && entry.event == kind;
         self.truth.known_tags = if is(Kind::UPDATED) {
-            runs.into_iter().collect()
+            // Where nothing runs by then, nothing is proven, and the line stays.
+            let Some(runs) = runs else { return };
+            [runs].into()
         } else if is(Kind::ROLLED_BACK) {
             begun.into_iter().collect()
         } else if is(Kind::ROLLBACK_FAILED) {
