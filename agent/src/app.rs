@@ -312,7 +312,7 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
     supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
 
-    let known = fleet::load(store.as_ref(), config.push.as_ref()).await;
+    let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
     parts.shown.fleet.send_replace(Arc::new(known));
     let boot = boot(store.as_ref()).await;
     remember(&boot, store.as_ref()).await;

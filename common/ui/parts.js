@@ -374,8 +374,9 @@ function agree(title, text, deed) {
 // Keeps a stream open and says honestly how it is: live, reconnecting, polling (no stream, but answers), stale.
 // `events` maps names of frames to what takes them; `poll` asks for the same by plain request.
 class Connection {
-  constructor({ url, events, poll, badge, quiet }) {
-    Object.assign(this, { url, events, poll, badge, quiet });
+  // `last`: the id of the newest frame that the page has, where the program continues after it.
+  constructor({ url, events, poll, badge, quiet, last }) {
+    Object.assign(this, { url, events, poll, badge, quiet, last });
     this.heard = 0;
     this.streamed = 0; // when the stream was opened or last brought something, by the program's clock
     this.polled = 0; // when a plain request was answered while there was no stream
@@ -387,7 +388,9 @@ class Connection {
   open() {
     clearTimeout(this.timer);
     this.source?.close();
-    const source = (this.source = new EventSource(this.url));
+    // A new source knows nothing of the one before: without this all but the newest entries of a silence would be missing.
+    const last = this.last?.();
+    const source = (this.source = new EventSource(last ? `${this.url}?after=${last}` : this.url));
     this.opened = Date.now();
     source.onopen = () => { this.wait = 1000; this.polled = 0; this.streamed = clockNow(); this.hear(); };
     source.onerror = () => {

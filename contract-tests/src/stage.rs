@@ -253,7 +253,10 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
     let path = target.split('?').next().unwrap_or_default();
     match path {
         path if path == shared.path => send_page(shared, stream),
-        "/ui/stream" | "/events" => follow(shared, stream, after),
+        "/ui/stream" | "/events" => {
+            let named = target.split_once("after=").and_then(|(_, id)| id.parse().ok());
+            follow(shared, stream, after.or(named))
+        }
         path => {
             let request = format!("{method} {path}");
             let mut state = shared.state();

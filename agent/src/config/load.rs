@@ -33,6 +33,7 @@ impl Configuration for Config {
             .map(|service| service.as_ref().map(|s| s.name.clone()).unwrap_or_default())
             .collect();
         let registry = global::registry(&file.registry, &mut findings);
+        let (push, fleet_cut_off) = delivery::push(file.push, env, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
             api: api::api(&file.api, &mut findings),
@@ -41,7 +42,8 @@ impl Configuration for Config {
             monitor: global::monitor(&file.monitor, &registry, &mut findings),
             docker_health: global::docker_health(&file.docker_health, &mut findings),
             notifications: delivery::notifications(file.notifications, env, &mut findings),
-            push: delivery::push(file.push, env, &mut findings),
+            push,
+            fleet_cut_off,
             services: service::services(file.services, &registry.host, &mut findings),
             registry,
             named_variables,

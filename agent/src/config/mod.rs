@@ -66,6 +66,9 @@ pub struct Config {
     pub notifications: NotificationsConfig,
     /// Where entries are pushed to; `None` disables it.
     pub push: Option<PushConfig>,
+    /// What the fleet asks of this machine where `push` stands in the file and is off for a fault in it: what is known of
+    /// the fleet holds as if no warden answered.
+    pub fleet_cut_off: Option<FleetTerms>,
     /// Services that passed their rules, in the file's order.
     pub services: Vec<Arc<ServiceConfig>>,
     /// Channels that stand in the file and are off for a fault in it, by name: what waits for them is kept.
@@ -223,6 +226,15 @@ pub struct PushConfig {
     /// Ring of the fleet, 0 to 9.
     pub ring: u8,
     /// How long a machine in ring 1 to 9 waits with an update while no warden answers.
+    pub patience: Duration,
+}
+
+/// What holds for this machine while no warden answers (DECISIONS 8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FleetTerms {
+    /// Ring of the fleet, 0 to 9.
+    pub ring: u8,
+    /// How long a machine in ring 1 to 9 waits with an update.
     pub patience: Duration,
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use evenkeel_common::http::{Request, Response, StatusCode, json};
-use evenkeel_common::wire::{EventsReply, RegistryEvent, RegistryEvents};
+use evenkeel_common::wire::{EventsReply, RegistryEvent};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::Api;
 use crate::tasks::registry_events::PublishedImage;
@@ -24,14 +26,22 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
     json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
 }
 
+/// The envelope. Each event is read for itself, so that one that can't be read spoils no other; until then it is no more than
+/// a piece of the body, since nobody logs in here and a parsed body can take a hundred times its size.
+#[derive(Default, Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    events: Vec<&'a RawValue>,
+}
+
 /// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of
 /// an image are pushed without a tag: neither counts.
 pub fn published(body: &[u8]) -> Vec<PublishedImage> {
-    let envelope: RegistryEvents = serde_json::from_slice(body).unwrap_or_default();
+    let envelope: Envelope = serde_json::from_slice(body).unwrap_or_default();
     // Nobody logs in here: a search through a list would make a large body a long time of work.
     let (mut images, mut seen) = (Vec::new(), HashSet::new());
     for event in envelope.events {
-        let Ok(RegistryEvent { action, target }) = serde_json::from_value(event) else { continue };
+        let Ok(RegistryEvent { action, target }) = serde_json::from_str(event.get()) else { continue };
         let kind = target.media_type.split(';').next().unwrap_or_default().trim();
         if action != "push" || target.tag.is_empty() || !MANIFESTS.contains(&kind) {
             continue;

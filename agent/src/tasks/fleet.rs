@@ -7,14 +7,14 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::Store;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
-use crate::config::PushConfig;
 use crate::config::active::Watch;
+use crate::config::{Config, FleetTerms, PushConfig};
 use crate::ports::fleet::{Fleet, FleetError, Known};
 use crate::project::worker::Record;
 use crate::service::fleet::{FleetView, Link};
@@ -58,17 +58,24 @@ pub struct FleetListener {
 }
 
 /// What is known from earlier lives, for this configuration.
-pub async fn load(store: &dyn Store, push: Option<&PushConfig>) -> FleetView {
-    let Some(push) = push else { return FleetView::default() };
+pub async fn load(store: &dyn Store, config: &Config, now: Timestamp) -> FleetView {
     let row = store.get(STORED).await.ok().flatten();
     let known: FleetView = row.and_then(|row| serde_json::from_slice(&row).ok()).unwrap_or_default();
-    configured(known, push)
+    configured(known, config, now)
 }
 
-fn configured(known: FleetView, push: &PushConfig) -> FleetView {
+/// What is known, for this configuration. A push that is off for a fault is a fleet whose wardens do not answer: what it has
+/// decided holds, and a machine of a later ring waits.
+fn configured(known: FleetView, config: &Config, now: Timestamp) -> FleetView {
     let link = if known.link == Link::None { Link::Unknown } else { known.link };
-    let warden = push.warden_urls.first().cloned().unwrap_or_default();
-    FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
+    match (&config.push, config.fleet_cut_off) {
+        (Some(push), _) => {
+            let warden = push.warden_urls.first().cloned().unwrap_or_default();
+            FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
+        }
+        (None, Some(FleetTerms { ring, patience })) => FleetView { link, ring, patience, ..known }.away(now),
+        (None, None) => FleetView { contact: known.contact, ..FleetView::default() },
+    }
 }
 
 impl FleetListener {
@@ -80,22 +87,19 @@ impl FleetListener {
 
     async fn listen(mut self) {
         loop {
-            let push = self.active.borrow_and_update().config.push.clone();
-            if let Err(why) = (self.replace)(push.as_ref()) {
+            let config = self.active.borrow_and_update().config.clone();
+            if let Err(why) = (self.replace)(config.push.as_ref()) {
                 tracing::warn!("the fleet is not asked: {why}");
             }
             let known = (**self.view.borrow()).clone();
-            let view = match &push {
-                Some(push) => configured(known, push),
-                None => FleetView { contact: known.contact, ..FleetView::default() },
-            };
-            self.show(view).await;
+            self.show(configured(known, &config, self.clock.now())).await;
+            let wanted = |config: &Config| (config.push.clone(), config.fleet_cut_off);
             let is_other = async |active: &mut Watch| {
                 // An error means that the program is stopping.
-                let _ = active.wait_for(|active| active.config.push != push).await;
+                let _ = active.wait_for(|active| wanted(&active.config) != wanted(&config)).await;
             };
             let mut active = self.active.clone();
-            if push.is_none() {
+            if config.push.is_none() {
                 is_other(&mut active).await;
             } else {
                 tokio::select! {
@@ -306,6 +310,22 @@ mod tests {
             clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
             record,
         }
+    }
+
+    #[test]
+    fn a_push_that_is_off_for_a_fault_keeps_what_the_fleet_has_decided() {
+        let config = |text: &str| Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
+        let (now, known) =
+            (Timestamp::UNIX_EPOCH, FleetView { link: Link::Present, revision: 7, ..FleetView::default() });
+        let faulty =
+            config(r#"{"push": {"warden_url": "http://w", "token": "$NOT_SET", "ring": 5, "patience": 60}}"#);
+        let view = configured(known.clone(), &faulty, now);
+        assert_eq!((view.link, view.revision), (Link::Away { since: now }, 7));
+        assert_eq!((view.ring, view.patience), (5, Duration::from_mins(1)));
+        // A machine that has never heard of its fleet waits as well.
+        assert_eq!(configured(FleetView::default(), &faulty, now).link, Link::Away { since: now });
+        // Whoever takes the push out of the file leaves the fleet.
+        assert_eq!(configured(known, &config("{}"), now), FleetView::default());
     }
 
     /// A warden that fails every third question.

@@ -47,6 +47,8 @@ pub struct Reloader {
     world: Arc<World>,
     /// Warnings of the start that stay true.
     notices: Vec<String>,
+    /// What the last file that was taken over changes with the next start only.
+    restart_notices: Vec<String>,
     tasks: TaskSet,
     placement: Placement,
     /// The doors to all services, those that are configured no more too.
@@ -89,7 +91,16 @@ impl Reloader {
     pub fn new(deps: ServiceDeps, world: Arc<World>, stop: CancellationToken) -> Self {
         let tasks = TaskSet::new();
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
-        Self { deps, world, notices: Vec::new(), tasks, placement, doors: HashMap::new(), stop }
+        Self {
+            deps,
+            world,
+            notices: Vec::new(),
+            restart_notices: Vec::new(),
+            tasks,
+            placement,
+            doors: HashMap::new(),
+            stop,
+        }
     }
 
     /// Loads the services of the configuration in force as they were left, and lets them work. `recorded`: the last
@@ -193,9 +204,9 @@ impl Reloader {
         notes.extend(exchanged.notes.iter().cloned());
         let warnings = config.warnings.clone();
         self.deps.active.send_modify(|active| active.config = Arc::new(config));
-        let restart =
-            fixed.iter().map(|key| format!("{key}: has changed in the file, which needs a restart"));
-        self.warn(warnings.into_iter().chain(restart).collect());
+        let restart = |key| format!("{key}: has changed in the file, which needs a restart");
+        self.restart_notices = fixed.iter().map(restart).collect();
+        self.warn(warnings);
         self.tell_reload(&exchanged, &channels, &fixed, notes);
         self.check(&exchanged.fresh);
         Ok(())
@@ -377,7 +388,7 @@ impl Reloader {
         for warning in &warnings {
             tracing::warn!("configuration: {warning}");
         }
-        let all = [self.notices.clone(), warnings].concat();
+        let all = [self.notices.clone(), warnings, self.restart_notices.clone()].concat();
         self.deps.active.send_modify(|active| active.warnings = Arc::new(all));
     }
 

@@ -237,6 +237,10 @@ function waitingStrip() {
 async function showWhy(panel, name) {
   if (!panel.firstChild) panel.append(h("p", { class: "empty soft said" }, "Asking…"), h("ul", { class: "things gates", hidden: true }));
   const [answer, list] = panel.children;
+  // One question at a time, at most one a second: while an image is pulled, a record changes several times a second.
+  if (panel.isAsking) { panel.isAskedAgain = true; return; }
+  panel.isAsking = true;
+  panel.isAskedAgain = false;
   try {
     const report = await ask("GET", `/why/${encodeURIComponent(name)}`);
     says(answer, report.answer);
@@ -245,6 +249,10 @@ async function showWhy(panel, name) {
   } catch (fault) {
     says(answer, fault.message);
   }
+  setTimeout(() => {
+    panel.isAsking = false;
+    if (panel.isAskedAgain) showWhy(panel, name);
+  }, 1000);
 }
 
 function gateItem() {

@@ -313,6 +313,12 @@ fn what_needs_a_restart_is_said_and_the_rest_holds() {
     assert_eq!(entry["reason"], "added: b; needs a restart: api.address");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
     assert!(warnings.contains("api.address: has changed in the file, which needs a restart"), "{warnings}");
+    // A file that is refused after that changes nothing about it.
+    daemon.write("{");
+    daemon.signal(Signal::HUP);
+    daemon.wait("it is refused", |d| d.entry("config_rejected").is_some());
+    let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains("which needs a restart") && warnings.contains("not in force"), "{warnings}");
 }
 
 #[test]

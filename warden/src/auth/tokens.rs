@@ -100,7 +100,8 @@ pub fn digest(token: &str) -> [u8; 32] {
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (all.next()?, all.next()) else { return None };
-    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    // `to_str` would refuse what is not ASCII, and agents send a token as it stands in their file.
+    let (scheme, token) = std::str::from_utf8(value.as_bytes()).ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
@@ -173,6 +174,9 @@ mod tests {
         };
         assert_eq!(of(&["Bearer abc"]).as_deref(), Some("abc"));
         assert_eq!(of(&["bearer   abc "]).as_deref(), Some("abc"));
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, http::HeaderValue::from_bytes("Bearer schlüssel".as_bytes()).unwrap());
+        assert_eq!(bearer(&headers), Some("schlüssel"), "as an agent sends it");
         for wrong in
             [&[][..], &["abc"], &["Bearer"], &["Basic abc"], &["Bearer abc", "Bearer abc"], &["Bearerabc"]]
         {

@@ -18,7 +18,7 @@ use super::{AgentConfig, Config, DEFAULT_PORT, Env, FuseRule, Rules, StoreConfig
 /// keep what it takes (DECISIONS 6).
 const FATAL: [&str; 4] = ["api.token", "api.port", "api.address", "store.url"];
 /// A token that is shorter can be guessed.
-const SHORT_TOKEN: usize = 16;
+pub const SHORT_TOKEN: usize = 16;
 /// A name that is longer would fill the dashboard.
 const LONG_ID: usize = 128;
 

@@ -11,7 +11,7 @@ mod store_url;
 
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
-pub use load::{schema, web_url};
+pub use load::{SHORT_TOKEN, schema, web_url};
 pub use store_url::{StoreUrl, Verify};
 
 /// Listen port where the file names neither port nor addresses (spec 2.10).

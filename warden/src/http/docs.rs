@@ -65,6 +65,11 @@ pub(super) fn ingest() -> Doc {
 pub(super) fn events() -> Doc {
     of_person("Entries of the whole fleet as they come, after the last 50.")
         .query("token", "api.token, where no header can be sent.", word())
+        .query(
+            "after",
+            "Continues after the entry with this id, where no Last-Event-ID can be sent.",
+            number(),
+        )
         .text(200, "The stream.", EVENT_STREAM)
 }
 

@@ -11,6 +11,7 @@ use super::authorize::{unauthorized, whole_seconds};
 use super::metrics::IngestRefusal;
 use crate::auth::throttle;
 use crate::auth::tokens;
+use crate::config::SHORT_TOKEN;
 use crate::fleet::entry::{self, InvalidEntry};
 use crate::keep::KeepError;
 
@@ -40,9 +41,12 @@ pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) ->
     let client = throttle::client_address(arrival, headers);
     let config = api.config();
     let agent = config.tokens.agent(token);
-    // An agent that has authenticated from this address before is not guessing: it goes on while another client behind
-    // the same proxy is throttled.
-    if !agent.is_some_and(|agent| api.collector.is_known_address(&config.agents[agent].id, client))
+    // An agent that has authenticated from this address before is not guessing, and neither is one whose token is too long to
+    // be guessed: they go on while another client behind the same proxy is throttled.
+    let is_guess = |agent: usize| {
+        token.len() < SHORT_TOKEN && !api.collector.is_known_address(&config.agents[agent].id, client)
+    };
+    if agent.is_none_or(is_guess)
         && let Some(wait) = api.throttle.retry_after(client)
     {
         api.metrics.count_ingest_refusal(IngestRefusal::Throttled);

@@ -9,7 +9,7 @@ use super::Api;
 
 const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
 
-/// `GET /events`: the last 50 entries, then every new one.
+/// `GET /events`: the last 50 entries, or those after the one that is named, then every new one.
 pub(super) async fn events(api: Api, request: Request) -> Response {
     // Taken before the token is checked: a token that changes meanwhile ends the stream.
     let stop = api.config().streams.clone();
@@ -20,7 +20,10 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
         Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    let frames = api.collector.follow(sse::last_event_id(&request.headers)).await;
+    // A page that opens a new stream in place of a dead one can't set the header.
+    let asked = || request.query.get("after")?.parse().ok();
+    let after = sse::last_event_id(&request.headers).or_else(asked);
+    let frames = api.collector.follow(after).await;
     sse::reply(SyncStream::new(frames), stop, permit)
 }
 

@@ -417,6 +417,7 @@ const connection = new Connection({
   events: { message: takeEvent },
   poll: readMachines,
   badge: byId("link"),
+  last: () => lastId,
   quiet: 3.5 * POLL_MS,
 });
 connection.onstate = (state) => {

@@ -174,10 +174,7 @@ impl Inner {
             Act::Registry(fault) => self.faults.registry = fault,
             Act::PullsFail(fails) => self.faults.pull = fails,
             Act::UpFails(fault) => self.faults.up = fault,
-            Act::Store(fault) => {
-                self.faults.store = fault;
-                self.truth.disk_changed_at = Some(self.now);
-            }
+            Act::Store(fault) => self.set_disk(fault),
             Act::Events(fault) => self.faults.events = fault,
             Act::Crash(service) => self.accident(service, |inner, at| {
                 let now = inner.now;
@@ -347,6 +344,11 @@ impl Inner {
         if self.containers[at].behaviour != Behaviour::BadEntrypoint {
             self.start(at);
         }
+    }
+
+    fn set_disk(&mut self, fault: StoreFault) {
+        self.faults.store = fault;
+        self.truth.disk_changed_at = Some(self.now);
     }
 
     fn pull(&mut self, service: &str) {
