@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::config::ServiceConfig;
 use crate::ports::PullProgress;
 use crate::service::boot::{Boot, StartReason};
+use crate::service::clock_shift::is_jump;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, Observation};
 use crate::service::outcome::Ended;
@@ -108,6 +109,9 @@ pub struct Member {
     fleet: stream::Fuse<BoxStream<'static, Arc<FleetView>>>,
     /// Facts that could not be decided on yet, because what follows from them could not be written, and when each came.
     held: VecDeque<(Timestamp, Input)>,
+    /// What the clock showed when it was read last, and when that was. Each service has its own: while it is on its way to a
+    /// worker nobody else reads the clock for it.
+    last_seen: (Timestamp, Instant),
 }
 
 /// The machine's boot, as the clock has it now.
@@ -147,6 +151,7 @@ impl Member {
             journal,
             fleet: fleet_views(known).fuse(),
             held: VecDeque::new(),
+            last_seen: (now, Instant::now()),
         };
         (member, Handle { config, inbox: sender, snapshot: shown })
     }
@@ -423,8 +428,19 @@ impl Member {
         Ok(())
     }
 
+    /// What the clock shows at this moment: where it was set since it was read last, all that is waited for moves with it.
+    pub(super) fn follow_clock(&mut self, wall: Timestamp, steady: Instant) {
+        let passed = SignedDuration::try_from(steady - self.last_seen.1).unwrap_or(SignedDuration::MAX);
+        let jump = wall.duration_since(self.last_seen.0).saturating_sub(passed);
+        self.last_seen = (wall, steady);
+        if is_jump(&jump) {
+            tracing::warn!(service = self.name(), seconds = jump.as_secs(), "the clock was set");
+            self.shift(jump);
+        }
+    }
+
     /// The clock was set by `by`.
-    pub(super) fn shift(&mut self, by: SignedDuration) {
+    fn shift(&mut self, by: SignedDuration) {
         let before = self.service.durable().clone();
         self.service.shift(by);
         // What is waited for is written anew: whoever is killed now begins again by the clock as it is.

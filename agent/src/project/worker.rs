@@ -13,7 +13,7 @@ use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::future::BoxFuture;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,6 @@ use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::Fleet;
 use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Swarm, Tags};
 use crate::service::boot::Boot;
-use crate::service::clock_shift::is_jump;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
@@ -158,8 +157,8 @@ pub struct Worker {
     /// Services that are moved here.
     arrivals: inbox::Receiver<Vec<Member>>,
     placement: Placement,
-    /// Wall clock and steady time when they were read last.
-    last_seen: (Timestamp, Instant),
+    /// What the clock showed when it was read last.
+    last_seen: Timestamp,
 }
 
 impl Worker {
@@ -169,7 +168,7 @@ impl Worker {
         arrivals: inbox::Receiver<Vec<Member>>,
         placement: Placement,
     ) -> Self {
-        let last_seen = (clock.now(), Instant::now());
+        let last_seen = clock.now();
         Self { key, clock, members: Vec::new(), turn: None, first: 0, arrivals, placement, last_seen }
     }
 
@@ -204,10 +203,10 @@ impl Worker {
 
     /// Takes in services. One with a deployment under way comes before those that might begin one.
     fn admit(&mut self, mut arrivals: Vec<Member>) {
-        self.now();
         arrivals.iter_mut().for_each(Member::touch);
         self.members.reserve_exact(arrivals.len());
         self.members.append(&mut arrivals);
+        self.now();
         self.introduce();
         self.pass_turn();
     }
@@ -274,7 +273,7 @@ impl Worker {
             self.members.iter().any(|member| member.name() == name && member.service.is_at_work())
         };
         if !self.turn.as_ref().is_some_and(at_work) {
-            let now = self.last_seen.0;
+            let now = self.last_seen;
             if self.turn.take().is_some() {
                 self.first = self.first.wrapping_add(1);
                 for member in &mut self.members {
@@ -329,13 +328,8 @@ impl Worker {
     /// The time now. A clock that was set since the last time moves everything that is waited for.
     fn now(&mut self) -> Timestamp {
         let (wall, steady) = (self.clock.now(), Instant::now());
-        let passed = SignedDuration::try_from(steady - self.last_seen.1).unwrap_or(SignedDuration::MAX);
-        let jump = wall.duration_since(self.last_seen.0).saturating_sub(passed);
-        self.last_seen = (wall, steady);
-        if is_jump(&jump) {
-            tracing::warn!(at = %self.key, seconds = jump.as_secs(), "the clock was set");
-            self.members.iter_mut().for_each(|member| member.shift(jump));
-        }
+        self.last_seen = wall;
+        self.members.iter_mut().for_each(|member| member.follow_clock(wall, steady));
         wall
     }
 

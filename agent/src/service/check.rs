@@ -140,7 +140,7 @@ impl Service {
                         let image = image.clone();
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
-                    self.block_newest_failed(&image);
+                    self.block_newest_failed(&image, view.target().tag.as_deref());
                 }
                 Comparison::NotFound { remote, new } => {
                     all.matching = false;

@@ -287,6 +287,13 @@ impl Service {
         self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
     }
 
+    /// Whether the healer is at work: on something that it does not leave alone.
+    pub(super) fn is_healing(&self) -> bool {
+        let mut states = self.durable.restart_states.iter();
+        self.config.auto_heal
+            && states.any(|(name, restart)| restart.is_being_healed() && !self.is_left_alone(name))
+    }
+
     pub(super) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
         let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
         Some((name.to_owned(), remedy.clone()))

@@ -97,12 +97,15 @@ impl Service {
         self.durable.failed_tags = failed;
     }
 
-    /// The image is up to date under the tag in force: of its newer tags that failed the newest is what is blocked.
-    pub(super) fn block_newest_failed(&mut self, image: &str) {
+    /// The image is up to date under `tag`: of the tags newer than that which failed the newest is what is blocked. What
+    /// failed under an older one is not: [`Self::lift_block`] would lift it again, and say so with every check.
+    pub(super) fn block_newest_failed(&mut self, image: &str, tag: Option<&str>) {
         if self.durable.blocked.contains_key(image) {
             return;
         }
+        let is_newer = |failed: &str| tag.is_none_or(|tag| self.is_newer_tag(failed, tag));
         let failed = self.durable.failed_tags.get(image).into_iter().flatten();
+        let failed = failed.filter(|(tag, _)| is_newer(tag));
         let newest = failed.reduce(|a, b| if self.is_newer_tag(b.0, a.0) { b } else { a });
         if let Some((_, digest)) = newest {
             self.durable.blocked.insert(image.to_owned(), digest.clone());

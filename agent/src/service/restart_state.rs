@@ -195,6 +195,11 @@ impl Look<'_> {
         self.container.health_timing.map_or(self.config.health_grace, |timing| timing.budget())
     }
 
+    /// When its run began. A begin in the future was before the clock was set back, and says nothing.
+    fn started_at(&self) -> Option<Timestamp> {
+        self.container.started_at.filter(|start| *start <= self.now)
+    }
+
     fn proven_at(&self, well_since: Timestamp) -> Timestamp {
         proven_at(well_since, self.budget(), self.config)
     }
@@ -204,7 +209,7 @@ impl Look<'_> {
         let Look { container, condition, config, now } = *self;
         // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
         // new run is judged by how long it lasts itself.
-        let run = container.started_at.filter(|start| *start >= since);
+        let run = self.started_at().filter(|start| *start >= since);
         let is_fresh = run.is_some();
         let decided_at = run.unwrap_or(since) + self.budget();
         let is_over = now >= decided_at;
@@ -282,7 +287,8 @@ impl Look<'_> {
     /// It is healthy: reported once that is certain, if a problem was reported before.
     fn note_healthy(&self, restart: &mut RestartState, findings: &mut Findings) {
         let Look { container, config, now, .. } = *self;
-        let since = container.started_at.unwrap_or(now);
+        let seen_since = restart.problem.as_ref().map(|problem| problem.since);
+        let since = self.started_at().or(seen_since).unwrap_or(now);
         // Without a health check only time tells.
         let is_certain = container.health == Some(HealthState::Healthy) || now >= since + config.health_grace;
         let was_told = restart.problem.as_ref().is_some_and(|problem| problem.said);

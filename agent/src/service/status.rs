@@ -20,7 +20,6 @@ use super::candidate::Candidate;
 use super::fleet::FleetView;
 use super::gates::{self, Asker, Rules};
 use super::input::Observation;
-use super::restart_state::RestartState;
 use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
 use super::running::ImageState;
@@ -161,7 +160,7 @@ impl Service {
             healthy: health.as_ref().map(Result::is_ok),
             unhealthy_reason: health.and_then(Result::err),
             deploying: self.is_deploying(),
-            degraded: config.auto_heal && durable.restart_states.values().any(RestartState::is_being_healed),
+            degraded: self.is_healing(),
             exhausted: durable.restart_states.values().any(|restart| restart.exhausted),
             restart_failures: durable
                 .restart_states

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use evenkeel_agent::model::Members;
 use tokio::time::{Instant, sleep};
 
+use super::world::Act;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -237,4 +238,19 @@ async fn an_image_that_two_services_of_a_project_name_is_judged_once() {
     assert_eq!(fake.violations(), Vec::<String>::new());
     assert_eq!(told(&fake, &Kind::ROLLED_BACK).len(), 1, "{:?}", fake.entries());
     assert_eq!(fake.running("web"), [id_of("web v1")]);
+}
+
+/// What it wrote down is meant by the clock as it was; else an agent that starts again would move it once more.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_while_a_service_is_on_its_way_to_its_worker_moves_its_times_along() {
+    let fake = two(Behaviour::Good);
+    let stand = Stand::new(&fake).await;
+    let handle = stand.add(named("web", WEB)).await;
+    // No worker has run since.
+    fake.act(Act::SetClock(7_200));
+    stand.check(&handle);
+    sleep(SECOND).await;
+    let noted = fake.durable(&state_key("web")).await.clock.expect("it is written down");
+    assert_eq!(noted.at, fake.clock().at_boot());
+    stand.end().await;
 }

@@ -132,3 +132,22 @@ fn a_restart_that_is_put_off_is_as_far_away_as_before() {
         assert_eq!(story.at(62 + by).look(&[&sick]).restarts(), ["a"], "{by}");
     }
 }
+
+/// The engine's times are by the clock as it was: a run that begins in the future lasts as long as anybody has watched it.
+#[test]
+fn a_container_that_is_well_again_is_not_waited_for_by_a_clock_that_was_set_back() {
+    for auto_heal in [true, false] {
+        let mut story = Story::of(ServiceConfig { auto_heal, ..config() });
+        story.look(&[&exited("a", 1)]).at(2).look(&[&exited("a", 1)]);
+        assert_eq!(story.restarts().len(), usize::from(auto_heal));
+        let again = Container { started_at: story.seconds(3), ..running("a") };
+        story.at(4).look(&[&again]);
+        story.service.shift(SignedDuration::from_secs(-3600));
+        story.said.clear();
+        story.at(-3600 + 5).look(&[&again]);
+        assert_eq!(story.kinds(), [], "without a health check only time tells");
+        story.at(-3600 + 14).look(&[&again]);
+        let expected = if auto_heal { Kind::RESTARTED } else { Kind::HEALTHY };
+        assert_eq!((story.kinds(), story.status()), (vec![expected], StatusValue::Ok));
+    }
+}

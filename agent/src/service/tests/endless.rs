@@ -103,6 +103,21 @@ fn an_image_whose_rollback_failed_is_not_restarted() {
     assert!(story.kinds().contains(&Kind::RESTARTING), "the other one is healed");
 }
 
+/// Nobody attempts anything: a person has to, and must not be told that the healer is at work.
+#[test]
+fn an_image_whose_rollback_failed_is_shown_as_blocked_and_not_as_being_healed() {
+    let mut story = Story::of(config());
+    story.service.durable.rollback_failed = true;
+    story.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:two".into()));
+    story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    let bad = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
+    story.look(&[&bad]).at(30).look(&[&bad]);
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::DIED], StatusValue::Blocked));
+    let other = Container { image: ImageId("sha256:one".into()), ..exited("c", 1) };
+    story.look(&[&bad, &other]).at(60).look(&[&bad, &other]);
+    assert_eq!(story.status(), StatusValue::Degraded, "the other one is healed");
+}
+
 #[test]
 fn an_edit_of_the_files_is_not_forgotten_where_a_redeploy_fails() {
     let mut story = Story::of(ServiceConfig { compose_watch: true, ..config() });

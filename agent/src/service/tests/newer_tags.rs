@@ -232,3 +232,19 @@ fn a_newer_tag_that_names_a_blocked_digest_makes_way_for_the_next_one() {
     let failed = story.service.newer_tags().failed;
     assert_eq!(failed[IMAGE], BTreeMap::from([("3".to_owned(), digest('3'))]));
 }
+
+/// Equal content under a newer name is no update, and ends the block of the tags before it once.
+#[test]
+fn what_failed_under_an_older_tag_than_the_one_that_names_what_runs_is_unblocked_once_and_not_deployed() {
+    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    story.check(newer("1", '1')).lists(&["2"]);
+    story.check(newer("2", '2')).fails();
+    story.said.clear();
+    for _ in 0..3 {
+        story.check(newer("3", '1'));
+    }
+    assert_eq!((story.kinds(), story.status()), (vec![Kind::UNBLOCKED], StatusValue::Ok));
+    // The newest is taken back: what failed is not tried again.
+    story.check(newer("2", '2'));
+    assert_eq!((story.act(), story.status()), (None, StatusValue::Blocked));
+}

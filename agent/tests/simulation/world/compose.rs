@@ -5,7 +5,7 @@ use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, PullPolicy,
 use evenkeel_agent::ports::Compose;
 
 use super::container::{FakeContainer, Run};
-use super::{Behaviour, Definition, FakeWorld, Inner, UpFault};
+use super::{Behaviour, Definition, FakeImage, FakeWorld, Inner, RegistryFault, UpFault};
 
 const BROKEN: &str = "yaml: line 3: did not find expected key";
 
@@ -55,6 +55,30 @@ impl Inner {
             return Err("exec: no such file".to_owned());
         }
         self.start(at);
+        Ok(())
+    }
+
+    /// Fetches what is not here of these services. Compose does that before it touches anything, and asks no gate.
+    fn fetch_missing(&mut self, services: &[Definition]) -> Result<(), ComposeError> {
+        for reference in services.iter().map(|service| &service.reference) {
+            let tag = reference.tagged();
+            let Some(digest) = self.registry.get(&tag).cloned().filter(|_| self.by_name(&tag).is_none())
+            else {
+                continue;
+            };
+            let is_away = matches!(self.faults.registry, RegistryFault::Errors | RegistryFault::Hangs);
+            if self.faults.pull || is_away {
+                self.interfere();
+                self.tell("compose", "can't fetch what is missing");
+                return Err(failed("no space left on device"));
+            }
+            self.check_fetched_by_compose(&tag, &digest);
+            let Some((id, behaviour)) = self.published.get(&digest).cloned() else { continue };
+            let image = FakeImage { behaviour, digests: [].into(), tags: [].into() };
+            self.images.entry(id.clone()).or_insert(image).digests.insert(reference.repository.at(&digest));
+            let tagged = self.tag(&id, tag);
+            tagged.expect("the image is here");
+        }
         Ok(())
     }
 
@@ -115,7 +139,12 @@ impl Compose for FakeWorld {
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
     }
 
-    async fn up(&self, project: &Project, up_mode: &UpMode, _: PullPolicy) -> Result<String, ComposeError> {
+    async fn up(
+        &self,
+        project: &Project,
+        up_mode: &UpMode,
+        pull: PullPolicy,
+    ) -> Result<String, ComposeError> {
         let _changing = Changing::begin(self, Change::Compose);
         self.lock().brought_up.insert(project.name.clone());
         self.point().await;
@@ -134,13 +163,15 @@ impl Compose for FakeWorld {
                 inner.tell("compose", "fails before it touches anything");
                 return Err(failed(if inner.is_file_broken { BROKEN } else { "port is already allocated" }));
             }
-            (inner.definitions(Some(project)), fault)
-        };
-        let named = up_mode.services();
-        for definition in services {
-            if !named.is_empty() && !named.contains(&definition.name) {
-                continue;
+            let services = inner.definitions(Some(project)).into_iter();
+            let services: Vec<Definition> =
+                services.filter(|service| named.is_empty() || named.contains(&service.name)).collect();
+            if pull == PullPolicy::Missing {
+                inner.fetch_missing(&services)?;
             }
+            (services, fault)
+        };
+        for definition in services {
             let result = {
                 let mut inner = self.lock();
                 inner.check_up(&definition);

@@ -305,7 +305,9 @@ impl Inner {
         for (key, row) in rows {
             if let Some(service) = key.strip_prefix("service/") {
                 let durable = row.as_ref().map(|row| serde_json::from_slice(row).expect("written before"));
-                self.durable.insert(service.to_owned(), durable.unwrap_or_default());
+                let durable = durable.unwrap_or_default();
+                self.truth.gated.lost(service, &durable);
+                self.durable.insert(service.to_owned(), durable);
             }
             if let Some(seq) = key.strip_prefix("outbox/entry/") {
                 self.truth.recorded.remove(&seq.parse().expect("the outbox numbers its rows"));

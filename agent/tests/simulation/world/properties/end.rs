@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_agent::config::ServiceConfig;
 use evenkeel_agent::model::HealthState;
+use evenkeel_agent::model::image::Digest;
 use evenkeel_agent::service::Durable;
 use evenkeel_common::wire::ServiceStatus;
 use jiff::{SignedDuration, Timestamp};
@@ -15,6 +16,9 @@ use super::gates::Asker;
 const DELIVERED: &str = "every entry recorded reaches the destination";
 const ENDLESS: &str = "nothing waits for ever once its cause is gone";
 const DOWN: &str = "no service is down while an image that worked is at hand";
+
+/// What crashes late runs for so long before the healer sees it end once more.
+const ROUND: SignedDuration = SignedDuration::from_secs(30);
 
 /// What the agent shows at the end of a life.
 pub(crate) struct AtEnd {
@@ -53,7 +57,8 @@ impl Inner {
         let (name, record) = (&one.config.name, &one.record);
         let deploying = self.durable.get(name).is_some_and(|durable| durable.deployment.is_some());
         self.unless(!deploying && !record.deploying, ENDLESS, |_| format!("{name} deploys"));
-        self.unless(!record.degraded, ENDLESS, |_| format!("{name} is degraded"));
+        let is_healed = !record.degraded || self.is_healed_in_vain(&one.config);
+        self.unless(is_healed, ENDLESS, |_| format!("{name} is degraded"));
         let is_fresh =
             |at: Timestamp| self.wall(self.now).duration_since(at).abs() <= SignedDuration::from_secs(40);
         let is_checked = !one.config.is_polled() || record.last_check.is_some_and(is_fresh);
@@ -68,6 +73,18 @@ impl Inner {
         ];
         let remains = is_over.iter().any(|text| fault.contains(text));
         self.unless(!remains, ENDLESS, |_| format!("{name} shows \"{fault}\""));
+    }
+
+    /// Whether the healer has just restarted what does not work however often it is started: that cause is not gone, and the
+    /// healer may not have come to the end of its restarts yet.
+    fn is_healed_in_vain(&self, config: &ServiceConfig) -> bool {
+        let patience = SignedDuration::try_from(config.heal_cooldown).unwrap_or(SignedDuration::MAX) + ROUND;
+        let is_recent = |at: Timestamp| self.now.duration_since(at) <= patience;
+        let mut broken = self.containers.iter().filter(|container| !container.works());
+        broken.any(|container| {
+            let restarts = self.truth.restarts.get(&container.name());
+            restarts.and_then(|restarts| restarts.last).is_some_and(is_recent)
+        })
     }
 
     /// Every image that is configured is what the registry has, or it is known why not.
@@ -88,7 +105,7 @@ impl Inner {
             let wanted = self.published.get(&digest).map(|(id, _)| id.clone());
             let is_current = Some(&container.image) == wanted.as_ref() || !container.is_up();
             let is_known = |durable: &Durable| {
-                durable.blocked.values().chain(durable.not_found.values()).any(|known| *known == digest)
+                has_failed(durable, &digest) || durable.not_found.values().any(|known| *known == digest)
             };
             let is_held = self.is_held(&tag, &digest, Asker::Cycle);
             let excused = self.durable.values().any(is_known) || one.record.errored.is_some() || is_held;
@@ -113,10 +130,7 @@ impl Inner {
         newer.sort_by_key(|tag| std::cmp::Reverse(tag.rsplit_once(':').and_then(|(_, tag)| version_of(tag))));
         let has_failed = |tag: &&String| {
             let digest = &self.registry[*tag];
-            self.durable.values().any(|durable| {
-                let mut failed = durable.failed_tags.values().flat_map(|tags| tags.values());
-                failed.any(|failed| failed == digest) || durable.blocked.values().any(|b| b == digest)
-            })
+            self.durable.values().any(|durable| has_failed(durable, digest))
         };
         // After a rollback that failed nothing is tried but what is newer still.
         let is_stuck = self.durable.values().any(|durable| durable.rollback_failed);
@@ -162,4 +176,10 @@ impl Inner {
         );
         self.unless(is_well || excused, DOWN, |_| format!("{service}: {what}"));
     }
+}
+
+/// What failed stays blocked under every tag that names it, also where a newer tag that failed is what is shown.
+fn has_failed(durable: &Durable, digest: &Digest) -> bool {
+    let failed = durable.failed_tags.values().flat_map(|tags| tags.values());
+    failed.chain(durable.blocked.values()).any(|failed| failed == digest)
 }

@@ -60,6 +60,16 @@ impl Gated {
     pub(in super::super) fn fetched_by_person(&mut self, digest: &Digest) {
         self.let_go.insert(digest.clone());
     }
+
+    /// Writes were lost, and with them what persons had asked for last. This is left.
+    pub(super) fn lost(&mut self, service: &str, durable: &Durable) {
+        let is_left = |digest: &Digest, what: fn(&Found) -> bool| {
+            durable.found.iter().any(|found| found.digest == *digest && what(found))
+        };
+        self.approved.retain(|(of, digest)| of != service || is_left(digest, |found| found.approved));
+        self.found_by_trigger
+            .retain(|(of, digest)| of != service || is_left(digest, |found| found.triggered));
+    }
 }
 
 impl Inner {
@@ -173,6 +183,14 @@ impl Inner {
         self.unless(holds, HELD, |inner| format!("{} is fetched", inner.readable(digest.as_str())));
     }
 
+    /// Compose fetches by itself what the registry has under a tag.
+    pub(in super::super) fn check_fetched_by_compose(&mut self, tag: &str, digest: &Digest) {
+        if self.any_holds(tag, digest, Asker::Cycle, self.now).is_none() {
+            self.truth.gated.let_go.insert(digest.clone());
+        }
+        self.check_fetched(digest);
+    }
+
     /// The agent's compose makes a container from an image.
     pub(super) fn check_started(&mut self, id: &ImageId, image: &FakeImage) {
         let let_go = &self.truth.gated.let_go;
@@ -241,7 +259,9 @@ impl Inner {
         }
         for ((digest, before), (_, after)) in anew {
             let holds = is_blurred || self.is_shifted(before, after);
-            self.unless(holds, FIRST_SEEN, |inner| inner.readable(digest.as_str()));
+            self.unless(holds, FIRST_SEEN, |inner| {
+                format!("{}, {before} became {after}", inner.readable(digest.as_str()))
+            });
         }
     }
 
