@@ -9,7 +9,7 @@ use evenkeel_common::config::{ConfigFaults, Configuration, Finding, Findings, Ke
 use serde_json::Value;
 
 use super::file::AgentFile;
-use super::{Config, api, delivery, global, named, paths, service};
+use super::{Config, api, delivery, global, named, paths, push, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -33,7 +33,7 @@ impl Configuration for Config {
             .map(|service| service.as_ref().map(|s| s.name.clone()).unwrap_or_default())
             .collect();
         let registry = global::registry(&file.registry, &mut findings);
-        let (push, fleet_cut_off) = delivery::push(file.push, env, &mut findings);
+        let (push, fleet_cut_off) = push::push(file.push, env, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
             api: api::api(&file.api, &mut findings),

@@ -8,7 +8,8 @@
 //! | `paths` | where it writes, and who else could |
 //! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
 //! | `update` | when a found image may be deployed |
-//! | `delivery` | notification channels and the push; a broken one is left out, the rest goes on |
+//! | `delivery` | notification channels; a broken one is left out, the rest goes on |
+//! | `push` | the wardens, and the terms of the fleet |
 //! | `named` | the variables and channels that the file names, those of a broken part included |
 //! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
 
@@ -36,6 +37,7 @@ mod load;
 pub(crate) mod mail;
 mod named;
 mod paths;
+mod push;
 mod service;
 pub mod template;
 mod template_syntax;

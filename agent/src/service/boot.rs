@@ -71,6 +71,9 @@ impl Service {
             // Who was there already has heard of every stop.
             StartReason::Reload => self.durable == Durable::default(),
         };
+        if matches!(reason_to_start, StartReason::Start) {
+            self.healer.listen(now);
+        }
         if missed_events && !self.boot.now.is_empty() {
             self.healer.events_unseen_before(now);
         }

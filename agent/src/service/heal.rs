@@ -16,7 +16,7 @@ use super::action::Action;
 use super::assess::{Condition, Inactive, ProblemKind, Stops, assess};
 use super::event::{Event, Note};
 use super::input::StopTimes;
-use super::restart_state::{self, RestartState, later, reconcile, restart_at, signed};
+use super::restart_state::{self, Look, RestartState, later, restart_at, signed};
 use super::{ENGINE_RETRY, Service};
 
 /// A process that ended counts as down only after this: the event of a requested stop may still be on its way, and so
@@ -69,6 +69,8 @@ pub(super) struct Healer {
     windows: FewMap<String, (Timestamp, u64)>,
     /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
+    /// When the agent was started. It may see how a container ended before it hears from the engine who asked for that.
+    listening_since: Option<Timestamp>,
     /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
     events_unseen_before: Option<Timestamp>,
     /// Containers that ended for an unknown cause, which was logged, by ID.
@@ -121,7 +123,7 @@ impl Healer {
 
     /// The times that are waited by.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.windows.values_mut().map(|(since, _)| since)
+        self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
     }
 
     /// Nothing is restarted before the next inspection.
@@ -199,7 +201,9 @@ impl Healer {
                 continue;
             }
             let mut restart = known.cloned().unwrap_or_default();
-            reconcile(&mut restart, container, &condition, config, now, &mut findings);
+            let look =
+                Look { container, condition: &condition, config, listening_since: self.listening_since, now };
+            look.reconcile(&mut restart, &mut findings);
             if restart == RestartState::default() {
                 restart_states.remove(&container.name);
             } else {
@@ -227,6 +231,11 @@ impl Healer {
             (restarting < most).then_some((restart_at(restart, config)?, name.as_str(), remedy))
         });
         remedies.min_by_key(|(at, ..)| *at)
+    }
+
+    /// The agent was started, and is told now what happened while it was away.
+    pub(super) fn listen(&mut self, now: Timestamp) {
+        self.listening_since = Some(now);
     }
 
     /// The agent begins to listen to events now. What ended by a signal before, and is no longer in the engine's event

@@ -126,70 +126,67 @@ pub(super) fn restart_at(restart: &RestartState, config: &ServiceConfig) -> Opti
     Some(restart.last_restart.map_or(problem.since, |last| last + config.heal_cooldown))
 }
 
-/// Takes in how a container is doing now: what is news, what is to be watched, and when to give up.
-pub(super) fn reconcile(
-    restart: &mut RestartState,
-    container: &Container,
-    condition: &Condition,
-    config: &ServiceConfig,
-    now: Timestamp,
-    findings: &mut Findings,
-) {
-    let look = Look { container, condition, config, now };
-    // Nobody knows whether a restart would have helped. It is not the container's fault, and waits for no cooldown.
-    if restart.watched_since.is_some()
-        && matches!(condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::EngineGone)
-    {
-        *restart = RestartState::default();
-    }
-    if let Some(since) = restart.watched_since {
-        if !look.judge_restart(restart, since, findings) {
-            return;
-        }
-    } else {
-        let proven = restart.well_since.is_some_and(|since| now >= look.proven_at(since));
-        if proven && restart.problem.is_none() {
-            *restart = RestartState { last_restart: restart.last_restart, ..RestartState::default() };
-        }
-        match condition {
-            Condition::Failing(symptom) => look.note_problem(restart, symptom, findings),
-            Condition::Healthy => look.note_healthy(restart, findings),
-            Condition::Inactive(_) => *restart = RestartState::default(),
-            Condition::Starting | Condition::Restarting => {}
-        }
-    }
-
-    let is_unwell =
-        restart.problem.as_ref().is_some_and(|problem| problem.said) && restart.watched_since.is_none();
-    if is_unwell && config.auto_heal && !restart.exhausted && restart.failures >= config.heal_max_restarts {
-        restart.exhausted = true;
-        findings.events.push(Event::Exhausted {
-            container: container.name.clone(),
-            failures: restart.failures,
-            problem: restart.problem.as_ref().map(|problem| problem.what.clone()),
-        });
-    }
-    if let Some(since) = restart.well_since.filter(|_| restart.problem.is_none()) {
-        later(&mut findings.inspect_at, look.proven_at(since));
-    }
-    // A cooldown that is over, and nothing else, is worth forgetting.
-    if restart.problem.is_none() && restart.watched_since.is_none() && restart.well_since.is_none() {
-        let cooling = restart.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
-        if !cooling {
-            *restart = RestartState::default();
-        }
-    }
-}
-
 /// A container, as one inspection shows it.
-struct Look<'a> {
-    container: &'a Container,
-    condition: &'a Condition,
-    config: &'a ServiceConfig,
-    now: Timestamp,
+#[derive(Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub container: &'a Container,
+    pub condition: &'a Condition,
+    pub config: &'a ServiceConfig,
+    /// When the agent was started; `None` where it ran all the time that it knows of.
+    pub listening_since: Option<Timestamp>,
+    pub now: Timestamp,
 }
 
 impl Look<'_> {
+    /// Takes in how a container is doing now: what is news, what is to be watched, and when to give up.
+    pub(super) fn reconcile(self, restart: &mut RestartState, findings: &mut Findings) {
+        let Look { container, condition, config, now, .. } = self;
+        // Nobody knows whether a restart would have helped. It is not the container's fault, and waits for no cooldown.
+        if restart.watched_since.is_some()
+            && matches!(condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::EngineGone)
+        {
+            *restart = RestartState::default();
+        }
+        if let Some(since) = restart.watched_since {
+            if !self.judge_restart(restart, since, findings) {
+                return;
+            }
+        } else {
+            let proven = restart.well_since.is_some_and(|since| now >= self.proven_at(since));
+            if proven && restart.problem.is_none() {
+                *restart = RestartState { last_restart: restart.last_restart, ..RestartState::default() };
+            }
+            match condition {
+                Condition::Failing(symptom) => self.note_problem(restart, symptom, findings),
+                Condition::Healthy => self.note_healthy(restart, findings),
+                Condition::Inactive(_) => *restart = RestartState::default(),
+                Condition::Starting | Condition::Restarting => {}
+            }
+        }
+
+        let is_unwell =
+            restart.problem.as_ref().is_some_and(|problem| problem.said) && restart.watched_since.is_none();
+        if is_unwell && config.auto_heal && !restart.exhausted && restart.failures >= config.heal_max_restarts
+        {
+            restart.exhausted = true;
+            findings.events.push(Event::Exhausted {
+                container: container.name.clone(),
+                failures: restart.failures,
+                problem: restart.problem.as_ref().map(|problem| problem.what.clone()),
+            });
+        }
+        if let Some(since) = restart.well_since.filter(|_| restart.problem.is_none()) {
+            later(&mut findings.inspect_at, self.proven_at(since));
+        }
+        // A cooldown that is over, and nothing else, is worth forgetting.
+        if restart.problem.is_none() && restart.watched_since.is_none() && restart.well_since.is_none() {
+            let cooling = restart.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
+            if !cooling {
+                *restart = RestartState::default();
+            }
+        }
+    }
+
     /// Time that it gets to show that it is healthy.
     fn budget(&self) -> Duration {
         self.container.health_timing.map_or(self.config.health_grace, |timing| timing.budget())
@@ -206,7 +203,7 @@ impl Look<'_> {
 
     /// Records whether a restart helped. `false` while that can't be said yet.
     fn judge_restart(&self, restart: &mut RestartState, since: Timestamp, findings: &mut Findings) -> bool {
-        let Look { container, condition, config, now } = *self;
+        let Look { container, condition, config, now, .. } = *self;
         // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
         // new run is judged by how long it lasts itself.
         let run = self.started_at().filter(|start| *start >= since);
@@ -256,10 +253,10 @@ impl Look<'_> {
         let (what, kind) = (wording::symptom(symptom), symptom.kind());
         // It was unwell, and now it has ended. As with every end it may be told a moment later that a person asked for it:
         // an agent that starts sees containers before it hears what happened while it was away.
-        if kind == ProblemKind::Down && restart.problem.as_ref().is_some_and(|problem| !problem.ended) {
+        let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
+        if ended && restart.problem.as_ref().is_some_and(|problem| !problem.ended) {
             restart.problem = None;
         }
-        let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
         let problem = restart.problem.get_or_insert_with(|| Problem {
             what: what.clone(),
             ended,
@@ -270,7 +267,8 @@ impl Look<'_> {
             return;
         }
         (problem.what, problem.ended) = (what.clone(), ended);
-        let said_at = problem.since + settle_time(kind);
+        let heard_since = self.listening_since.filter(|_| ended).unwrap_or(problem.since);
+        let said_at = problem.since.max(heard_since) + settle_time(kind);
         if now < said_at {
             return later(&mut findings.inspect_at, said_at);
         }

@@ -109,3 +109,24 @@ fn a_shutdown_soon_after_a_restart_is_no_failure_of_the_restart() {
     let kinds = story.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
 }
+
+#[test]
+fn a_stop_that_is_told_again_only_after_a_start_of_the_agent_is_still_a_stop() {
+    for told_again in [true, false] {
+        let mut story = Story::of(config());
+        story.at(99).look(&[&running("a")]);
+        story.at(100).event("id-a", EventKind::Stop);
+        let stopped_at = story.now;
+        // The stream broke off, and the agent was killed before it could read on.
+        story.at(101).input(Input::EngineGap);
+        story.at(102).look(&[&exited("a", 0)]);
+        story.at(130);
+        comes_back(&mut story, "one");
+        assert_eq!(story.look(&[&exited("a", 0)]).restarts(), [""; 0], "its events are yet to be read");
+        if told_again {
+            story.input(Input::Event { at: stopped_at, id: "id-a".into(), what: EventKind::Stop });
+        }
+        let expected: &[&str] = if told_again { &[] } else { &["a"] };
+        assert_eq!(story.at(140).look(&[&exited("a", 0)]).restarts(), expected, "{told_again}");
+    }
+}

@@ -243,7 +243,16 @@ impl Inner {
                 odd.push(found.digest.clone());
             }
             let tag = tag_of(found);
-            gated.told.retain(|(of, digest), _| *of != tag || *digest == found.digest);
+            // Another service that lists the image may have noted a later digest already.
+            let noted = &gated.noted;
+            let is_noted_elsewhere = |digest: &Digest| {
+                noted.iter().any(|((of, at), (known, _))| of != service && *at == tag && known == digest)
+            };
+            gated.told.retain(|(of, digest), _| {
+                *of != tag || *digest == found.digest || is_noted_elsewhere(digest)
+            });
+            // What is noted was told, even where another service noted an earlier digest in between.
+            gated.told.entry((tag.clone(), found.digest.clone())).or_insert(now);
             let place = (service.to_owned(), tag);
             let noted = (found.digest.clone(), found.first_seen);
             if let Some(before) = gated.noted.insert(place, noted.clone()).filter(|before| *before != noted) {
@@ -315,7 +324,10 @@ impl FakeWorld {
                 gate != "signature" && (is_redeploy || (gate != "command" && gate != "project"))
             });
             // What the request found under a newer tag may have failed since; what is found next waits for a request of its own.
-            let waits = waits.filter(|_| is_redeploy || one.config.tag_variable().is_none());
+            let durable = inner.durable.get(&one.config.name);
+            let has_failed = durable.is_some_and(|d| !d.blocked.is_empty() || !d.failed_tags.is_empty());
+            let may_be_next = one.config.tag_variable().is_some() && (!is_redeploy || has_failed);
+            let waits = waits.filter(|_| !may_be_next);
             inner.unless(waits.is_none(), PASSES, |_| {
                 format!(
                     "{} waits for {} after {request:?}",

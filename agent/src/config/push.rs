@@ -1,0 +1,141 @@
+//! `push`: the wardens, and what the fleet asks of this machine.
+
+use std::time::Duration;
+
+use evenkeel_common::config::expand::Env;
+use evenkeel_common::config::{Findings, KeyPath};
+use evenkeel_common::secret::Secret;
+use http::HeaderValue;
+
+use super::delivery::{expanded, unless_broken, web_url};
+use super::file::{Items, PushFile};
+use super::{FleetTerms, PushConfig};
+
+/// The last ring of a fleet.
+const LAST_RING: u8 = 9;
+
+/// `push`: on when there is a warden; then it needs a token, for an empty one never authorises anyone. Where it is off for a
+/// fault, what the fleet asks of this machine is the second.
+pub(super) fn push(
+    file: PushFile,
+    env: Env<'_>,
+    findings: &mut Findings,
+) -> (Option<PushConfig>, Option<FleetTerms>) {
+    let at = KeyPath::of("push");
+    let ring = unless_broken(file.ring, &at.key("ring"), "ring 9 is used, the last", findings);
+    let patience = unless_broken(file.patience, &at.key("patience"), "the default is used", findings);
+    let machine_id = unless_broken(file.machine_id, &at.key("machine_id"), "the host's is used", findings);
+    let patience = Duration::from_secs(patience.unwrap_or_else(|| PushFile::default().patience));
+    let terms = FleetTerms { ring: ring.unwrap_or(LAST_RING), patience };
+    let wanted = file.warden_url.iter().flatten().any(|text| !text.is_empty());
+    let warden_urls = warden_urls(file.warden_url, &at.key("warden_url"), findings);
+    let mut token = Secret::default();
+    if wanted {
+        let at = at.key("token");
+        token = expanded(&file.token, &at, env, findings);
+        if token.is_empty() {
+            findings.fault(&at, "is empty; allowed: the token that the warden knows this agent by");
+        } else if HeaderValue::from_bytes(token.expose().as_bytes()).is_err() {
+            findings.fault(&at, "has control characters (a line break?), which no HTTP header can have");
+        }
+    }
+    let machine_id = machine_id.unwrap_or_default();
+    let FleetTerms { ring, patience } = terms;
+    let config = PushConfig { warden_urls, token, machine_id, ring, patience };
+    match unless_broken(config, &at, "the push is off", findings) {
+        Some(config) => (Some(config).filter(|_| wanted), None),
+        None => (None, Some(terms)),
+    }
+}
+
+/// The wardens in order. One that is no URL is left out where another one is; else it is a fault.
+fn warden_urls(texts: Items<String>, at: &KeyPath, findings: &mut Findings) -> Vec<String> {
+    let (mut urls, mut wrong) = (Vec::<String>::new(), Vec::new());
+    for (n, text) in texts.into_iter().flatten().enumerate().filter(|(_, text)| !text.is_empty()) {
+        let url = text.trim_end_matches('/').to_owned();
+        let place = if n == 0 { at.clone() } else { at.index(n) };
+        if !is_base_url(&text) {
+            wrong.push(place);
+        } else if urls.contains(&url) {
+            findings.warn(&place, "stands there more than once");
+        } else {
+            urls.push(url);
+        }
+    }
+    for place in wrong {
+        let what = "is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query";
+        if urls.is_empty() {
+            findings.fault(&place, what);
+        } else {
+            findings.warn(&place, format!("{what} (this one is left out)"));
+        }
+    }
+    urls
+}
+
+fn is_base_url(text: &str) -> bool {
+    web_url(text).is_some_and(|url| {
+        url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::parse;
+    use super::*;
+    use crate::config::Config;
+
+    fn config(tree: &Value) -> Config {
+        let env = |name: &str| (name == "LINES").then(|| "secret-1\nsecret-2".to_owned());
+        parse(tree, &env).unwrap()
+    }
+
+    #[test]
+    fn a_fault_that_the_push_can_do_without_leaves_it_on() {
+        let urls = json!(["w1:1", "http://w2/", "http://w2"]);
+        let config = config(
+            &json!({"push": {"warden_url": urls, "token": "t", "machine_id": 7, "ring": 12, "patience": -1}}),
+        );
+        let push = config.push.expect("one warden is left");
+        assert_eq!(
+            (push.warden_urls, push.ring, push.machine_id),
+            (vec!["http://w2".into()], 9, String::new())
+        );
+        assert_eq!(push.patience, Duration::from_secs(PushFile::default().patience));
+        let said = config.warnings.join("\n");
+        for part in [
+            "(this one is left out)",
+            "more than once",
+            "(ring 9 is used, the last)",
+            "(the default is used)",
+            "(the host's is used)",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_push_that_is_off_for_a_fault_leaves_the_terms_of_the_fleet() {
+        for push in [
+            json!({"warden_url": "http://w", "token": "$NOPE", "ring": 5, "patience": 60}),
+            json!({"warden_url": "w:1", "token": "t", "ring": 5, "patience": 60}),
+            json!({"warden_url": "http://w", "token": "$LINES", "ring": 5, "patience": 60}),
+        ] {
+            let config = config(&json!({ "push": push }));
+            assert_eq!(config.push, None, "{push}");
+            let terms = FleetTerms { ring: 5, patience: Duration::from_mins(1) };
+            assert_eq!(config.fleet_cut_off, Some(terms), "{push}");
+        }
+    }
+
+    #[test]
+    fn a_push_that_is_not_wanted_needs_nothing() {
+        let config = config(&json!({"push": {"warden_url": "", "token": "$NOPE", "machine_id": "m"}}));
+        assert_eq!((config.push, config.fleet_cut_off, config.warnings), (None, None, vec![]));
+    }
+}
