@@ -28,6 +28,8 @@ const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
 /// Its last stops may be reported a moment before the end of its event stream is noticed.
 const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
+/// Events of so long before a break are told again after it, at most.
+const REPLAY: Duration = Duration::from_mins(1);
 /// Whoever restarts a container may be about to restart those that use its network, too.
 const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
 /// So many restarts by its policy within [`LOOP_WINDOW`] are a loop. What was restarted by the healer and is unwell
@@ -63,8 +65,9 @@ pub(super) enum Remedy {
 /// What the healer knows and remembers of one service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Healer {
-    /// When the engine went away last and, once it did, came back: what stopped meanwhile, it stopped itself.
-    away: Option<(Timestamp, Option<Timestamp>)>,
+    /// When the engine went away and, once it did, came back, as far as its events may be told again: what stopped
+    /// meanwhile, it stopped itself.
+    away: Vec<(Timestamp, Option<Timestamp>)>,
     /// Restart counts by policy: container ID to begin of the window and count at that time.
     windows: FewMap<String, (Timestamp, u64)>,
     /// Remedies for the containers that the last inspection found failing, by name.
@@ -100,14 +103,14 @@ pub(super) struct Findings {
 }
 
 impl Healer {
-    /// The engine went away: the stops of the last seconds were its own. One that was back for some seconds only has
-    /// been away all the time.
+    /// The engine went away: the stops of the last seconds count as its own, unless they are told again once it is back.
     pub(super) fn engine_gap(&mut self, asked: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
-        let still = |back: Option<Timestamp>| {
-            back.is_none_or(|back| now.duration_since(back).abs() <= signed(ENGINE_SHUTDOWN))
-        };
-        let since = self.away.filter(|(_, back)| still(*back)).map(|(since, _)| since);
-        self.away = Some((since.unwrap_or(now - SHUTDOWN_SEEN), None));
+        let is_open = self.away.last().is_some_and(|(_, back)| back.is_none());
+        self.away
+            .retain(|(_, back)| back.is_none_or(|back| now.duration_since(back).abs() <= signed(REPLAY)));
+        if !is_open {
+            self.away.push((now - SHUTDOWN_SEEN, None));
+        }
         let own: Vec<String> = asked
             .iter()
             // A stop in the future is one before the clock was set back.
@@ -133,7 +136,7 @@ impl Healer {
 
     /// The engine answers again. One that was killed first stops the containers that outlived it.
     pub(super) fn engine_back(&mut self, now: Timestamp) {
-        if let Some((_, back)) = &mut self.away {
+        if let Some((_, back)) = self.away.last_mut() {
             back.get_or_insert(now);
         }
     }
@@ -146,7 +149,7 @@ impl Healer {
         id: String,
         at: Timestamp,
     ) {
-        if self.away.is_some_and(|(from, to)| at >= from && to.is_none_or(|to| at <= to)) {
+        if self.away.iter().any(|(from, to)| at >= *from && to.is_none_or(|to| at <= to)) {
             by_engine.insert(id, at);
         } else {
             by_engine.remove(&id);
