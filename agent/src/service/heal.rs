@@ -129,6 +129,11 @@ impl Healer {
         self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
     }
 
+    /// The clock was set: when the engine was away can't be compared with what follows.
+    pub(super) fn clock_was_set(&mut self) {
+        self.away.retain(|(_, back)| back.is_none());
+    }
+
     /// Nothing is restarted before the next inspection.
     pub(super) fn inspect_first(&mut self) {
         self.remedies.clear();

@@ -71,9 +71,15 @@ pub enum Input {
     },
     /// The engine's event stream broke off or was reopened: whatever happened meanwhile was not seen, and
     /// containers may have been stopped by the engine itself.
-    EngineGap,
+    EngineGap {
+        /// When, by the clock as it was then: it is compared with times of the engine's.
+        at: Timestamp,
+    },
     /// The engine's event stream is there (again).
-    EngineBack,
+    EngineBack {
+        /// When, likewise.
+        at: Timestamp,
+    },
     /// What the containers use was measured.
     Measured(Measurement),
     /// A task beside checks and deployments ended.
@@ -129,7 +135,9 @@ impl Input {
             | Input::Fleet(_)
             | Input::FleetAnswered { .. }
             | Input::FleetReleased(_) => true,
-            Input::Event { .. } | Input::EngineGap | Input::EngineBack | Input::Measured(_) => false,
+            Input::Event { .. } | Input::EngineGap { .. } | Input::EngineBack { .. } | Input::Measured(_) => {
+                false
+            }
         }
     }
 }

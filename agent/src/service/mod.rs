@@ -359,10 +359,10 @@ impl Service {
                 self.inspect_at = Some(now);
                 self.restarted(&name, result, now);
             }
-            Input::EngineBack => self.healer.engine_back(now),
-            Input::EngineGap => {
+            Input::EngineBack { at } => self.healer.engine_back(at),
+            Input::EngineGap { at } => {
                 let durable = &mut self.durable;
-                self.healer.engine_gap(&mut durable.stops, &mut durable.engine_stops, now);
+                self.healer.engine_gap(&mut durable.stops, &mut durable.engine_stops, at);
                 self.gap = self.stepping;
                 self.inspect_at = Some(now);
                 self.interrupted(now);

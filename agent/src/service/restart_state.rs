@@ -197,6 +197,11 @@ impl Look<'_> {
         self.container.started_at.filter(|start| *start <= self.now)
     }
 
+    /// Whether an agent that was started has heard of the stops that were asked for before.
+    fn has_heard(&self) -> bool {
+        self.listening_since.is_none_or(|since| self.now >= since + settle_time(ProblemKind::Down))
+    }
+
     fn proven_at(&self, well_since: Timestamp) -> Timestamp {
         proven_at(well_since, self.budget(), self.config)
     }
@@ -215,6 +220,8 @@ impl Look<'_> {
             Condition::Healthy => is_over.then_some(true),
             // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
             Condition::Failing(symptom) if symptom.kind() == ProblemKind::CutOff && is_fresh => Some(true),
+            // A stop that a person asked for may be told again only a moment after a start of the agent.
+            Condition::Failing(_) if container.state == State::Exited && !self.has_heard() => None,
             Condition::Failing(_) if is_fresh || is_over => Some(false),
             // An agent that was restarted in between does not know whose stop it sees, and waits.
             Condition::Inactive(_) => (is_fresh || is_over).then_some(true),

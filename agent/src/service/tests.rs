@@ -100,6 +100,14 @@ impl Story {
         self
     }
 
+    fn engine_gap(&mut self) -> &mut Self {
+        self.input(Input::EngineGap { at: self.now })
+    }
+
+    fn engine_back(&mut self) -> &mut Self {
+        self.input(Input::EngineBack { at: self.now })
+    }
+
     fn input(&mut self, input: Input) -> &mut Self {
         let said = self.service.apply(input, self.now);
         self.said.extend(said);

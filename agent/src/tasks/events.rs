@@ -73,7 +73,8 @@ impl Events {
         // It has just answered: what its health was before tells nothing about this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
-        self.tell_all(|| Command::Input(Box::new(Input::EngineBack)));
+        let at = self.clock.now();
+        self.tell_all(|| Command::Input(Box::new(Input::EngineBack { at })));
         self.tell_all(|| Command::Inspect);
         loop {
             tokio::select! {
@@ -93,7 +94,8 @@ impl Events {
         }
         tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
         self.check_now.notify_one();
-        self.tell_all(|| Command::Input(Box::new(Input::EngineGap)));
+        let at = self.clock.now();
+        self.tell_all(|| Command::Input(Box::new(Input::EngineGap { at })));
         true
     }
 

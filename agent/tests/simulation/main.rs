@@ -153,7 +153,12 @@ async fn polls(handle: &Handle, world: &Arc<World>, script: Script) {
     let gap = async {
         if let Script::EngineGapAfter(time) = script {
             tokio::time::sleep(time).await;
-            assert!(handle.inbox.send(Command::Input(Box::new(Input::EngineGap))).is_ok());
+            assert!(
+                handle
+                    .inbox
+                    .send(Command::Input(Box::new(Input::EngineGap { at: world.clock.now() })))
+                    .is_ok()
+            );
         }
         std::future::pending::<()>().await;
     };

@@ -118,7 +118,7 @@ fn a_stop_that_is_told_again_only_after_a_start_of_the_agent_is_still_a_stop() {
         story.at(100).event("id-a", EventKind::Stop);
         let stopped_at = story.now;
         // The stream broke off, and the agent was killed before it could read on.
-        story.at(101).input(Input::EngineGap);
+        story.at(101).engine_gap();
         story.at(102).look(&[&exited("a", 0)]);
         story.at(130);
         comes_back(&mut story, "one");

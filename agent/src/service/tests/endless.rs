@@ -37,7 +37,7 @@ fn a_failing_up_is_not_repeated_for_ever_where_the_event_stream_breaks_each_time
     let mut ups = 0;
     while !story.service.durable().blocked.contains_key(IMAGE) {
         assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))), "{:?}", story.said);
-        story.input(Input::EngineGap).input(Input::Stepped(failed(vec![crashed.clone()])));
+        story.engine_gap().input(Input::Stepped(failed(vec![crashed.clone()])));
         ups += 1;
         assert!(ups < 20, "it is brought up for ever");
         story.at(ups * 100);
@@ -49,7 +49,7 @@ fn a_failing_up_is_not_repeated_for_ever_where_the_event_stream_breaks_each_time
 fn what_runs_already_is_not_blocked_where_compose_fails_after_an_interruption() {
     let mut story = on_probation();
     let new = Container { compose_service: "a".into(), ..of_image_two("b") };
-    story.look(&[&new]).input(Input::EngineGap).at(5);
+    story.look(&[&new]).engine_gap().at(5);
     assert!(matches!(story.act(), Some(Action::Step(Step::Start { .. }))));
     story.input(Input::Stepped(failed(vec![new.clone()])));
     assert!(story.service.durable().blocked.is_empty());

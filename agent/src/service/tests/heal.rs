@@ -97,7 +97,7 @@ fn what_the_engine_stopped_when_it_went_away_is_started_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
     story.at(100).event("id-a", EventKind::Kill { signal: Some(15) }).event("id-a", EventKind::Stop);
-    story.at(101).input(Input::EngineGap);
+    story.at(101).engine_gap();
     story.at(103).look(&[&exited("a", 0)]);
     assert_eq!(story.restarts(), [""; 0], "the engine restarts what it can by itself first");
     assert_eq!(story.at(110).look(&[&exited("a", 0)]).restarts(), ["a"]);
@@ -107,10 +107,10 @@ fn what_the_engine_stopped_when_it_went_away_is_started_again() {
 fn what_an_engine_stops_when_it_comes_back_from_its_own_death_is_started_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
-    story.at(100).input(Input::EngineGap);
+    story.at(100).engine_gap();
     let at = story.start + SignedDuration::from_secs(103);
     let what = EventKind::Kill { signal: Some(15) };
-    story.at(105).input(Input::EngineBack).input(Input::Event { at, id: "id-a".into(), what });
+    story.at(105).engine_back().input(Input::Event { at, id: "id-a".into(), what });
     story.at(106).look(&[&exited("a", 0)]);
     assert_eq!(story.at(113).look(&[&exited("a", 0)]).restarts(), ["a"]);
     // A stop after that is somebody's again.
@@ -128,11 +128,11 @@ fn a_stop_before_the_stream_broke_off_is_still_a_stop_when_it_is_told_again() {
     let mut story = Story::of(config());
     story.look(&[&running("a")]);
     story.at(100).event("id-a", EventKind::Kill { signal: Some(15) });
-    story.at(101).input(Input::EngineGap);
+    story.at(101).engine_gap();
     // Told again with its own time, which is before the break.
     let at = story.start + SignedDuration::from_secs(100);
     let what = EventKind::Kill { signal: Some(15) };
-    story.at(102).input(Input::EngineBack).input(Input::Event { at, id: "id-a".into(), what });
+    story.at(102).engine_back().input(Input::Event { at, id: "id-a".into(), what });
     assert_eq!(story.at(120).look(&[&exited("a", 143)]).restarts(), [""; 0]);
 }
 
@@ -392,7 +392,7 @@ fn an_engine_that_goes_away_soon_after_a_restart_does_not_make_it_a_failure() {
     let sick = with_health("a", HealthState::Unhealthy);
     story.look(&[&sick]);
     let well = restarted_and_well(&mut story, 0);
-    story.at(10).event("id-a", EventKind::Stop).input(Input::EngineGap);
+    story.at(10).event("id-a", EventKind::Stop).engine_gap();
     let ended = Container { finished_at: story.seconds(10), started_at: well.started_at, ..exited("a", 0) };
     story.at(11).look(&[&ended]).at(61).look(&[&ended]);
     restarted_and_well(&mut story, 61);

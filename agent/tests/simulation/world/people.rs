@@ -410,7 +410,6 @@ impl Inner {
         if !std::mem::take(&mut self.engine_down) {
             return;
         }
-        self.truth.stream_broke_at = Some(self.now);
         for at in 0..self.containers.len() {
             let c = &self.containers[at];
             let is_kept = c.restarts_itself && !self.truth.at_rest.contains(&c.service);

@@ -81,8 +81,6 @@ pub(super) struct Truth {
     pub(super) tainted: BTreeSet<ImageId>,
     /// Images that a person pulled: whatever brings up the project brings them.
     pub(super) pulled: BTreeSet<ImageId>,
-    /// When the event stream was there again last, or broke off.
-    pub(super) stream_broke_at: Option<Timestamp>,
     pub(super) agent_runs: bool,
     /// When the disk began or ceased to refuse writes.
     pub(super) disk_changed_at: Option<Timestamp>,
@@ -179,13 +177,9 @@ impl Inner {
         self.stops_are_unclear(ENGINE_SHUTDOWN);
     }
 
-    /// The event stream breaks off. Where it has before, a moment ago, the engine may have been on its way down all the
-    /// time.
+    /// The event stream breaks off.
     pub(super) fn stream_breaks(&mut self) {
-        let again = |at: Timestamp| self.now.duration_since(at) <= ENGINE_SHUTDOWN;
-        let before = self.truth.stream_broke_at.replace(self.now);
-        let is_again = before.is_some_and(again);
-        self.stops_are_unclear(if is_again { ENGINE_SHUTDOWN } else { SignedDuration::from_secs(1) });
+        self.stops_are_unclear(SignedDuration::from_secs(1));
         self.events.disconnect();
     }
 
@@ -194,6 +188,13 @@ impl Inner {
         let now = self.now;
         let is_recent = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) <= time);
         self.truth.unheard.extend(self.containers.iter().filter(is_recent).map(|c| c.id.clone()));
+    }
+
+    /// Of what ended as if it was told to, nobody knows who told it.
+    fn ends_are_unclear(&mut self) {
+        let is_unknown = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { code: 143, .. });
+        let unknown = self.containers.iter().filter(is_unknown).map(|c| c.id.clone());
+        self.truth.unknown.extend(unknown);
     }
 
     fn is_calm_since(&self, time: SignedDuration) -> bool {
@@ -254,8 +255,10 @@ impl Inner {
     pub(super) fn check_restart(&mut self, at: usize) {
         let now = self.now;
         let c = &self.containers[at];
-        let (name, id, is_up) = (c.name(), c.id.clone(), c.is_up());
-        let is_at_rest = !is_up && self.truth.at_rest.contains(&c.service);
+        let (name, id) = (c.name(), c.id.clone());
+        // A restart that is on its way to the engine is not called back.
+        let is_down = matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) > SignedDuration::from_millis(100));
+        let is_at_rest = is_down && self.truth.at_rest.contains(&c.service);
         let heard = !self.truth.unheard.contains(&id);
         self.unless(!(is_at_rest && heard), PERSON, |_| name.clone());
         let cap = self.truth.configs.iter().map(|c| c.heal_max_restarts).max();
@@ -421,7 +424,16 @@ impl Inner {
 impl FakeWorld {
     /// What is configured from now on.
     pub(crate) fn configured(&self, configs: &[Arc<ServiceConfig>]) {
-        self.lock().truth.configs = configs.to_vec();
+        let mut inner = self.lock();
+        let before = std::mem::replace(&mut inner.truth.configs, configs.to_vec());
+        let names = |configs: &[Arc<ServiceConfig>]| -> BTreeSet<String> {
+            configs.iter().map(|config| config.name.clone()).collect()
+        };
+        // A container that another service heals from now on has a clean restart history.
+        if names(&before) != names(configs) {
+            inner.truth.restarts.clear();
+            inner.ends_are_unclear();
+        }
     }
 
     /// The agent runs, or does not.
@@ -442,9 +454,7 @@ impl FakeWorld {
         let rows: Vec<Change> = rows.into_iter().map(|(key, row)| (key, Some(row))).collect();
         let mut inner = self.lock();
         inner.written(&rows);
-        let is_unknown = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { code: 143, .. });
-        let unknown: Vec<String> = inner.containers.iter().filter(is_unknown).map(|c| c.id.clone()).collect();
-        inner.truth.unknown.extend(unknown);
+        inner.ends_are_unclear();
     }
 
     /// A destination has taken an entry.

@@ -154,6 +154,10 @@ impl Inner {
         let exhausted = all.iter().any(|one| one.record.exhausted);
         let failed = self.durable.values().any(|durable| durable.rollback_failed);
         let works = container.is_some_and(|c| c.behaviour.works());
+        let definition = self.services.iter().find(|definition| definition.name == service);
+        let repository = definition.map(|definition| definition.reference.repository.clone());
+        let mut images = all.iter().flat_map(|one| &one.config.images);
+        let is_configured = images.any(|image| Some(&image.reference.repository) == repository.as_ref());
         let excused = self.truth.at_rest.contains(service)
             || exhausted
             || match container {
@@ -162,6 +166,8 @@ impl Inner {
                 Some(c) if self.truth.unknown.contains(&c.id) => true,
                 // An image that works, and has ended by itself or with the engine: the healer's business.
                 Some(_) if works => !heals,
+                // A reload took its service away before its image was proven, and a person ended the deployment.
+                Some(_) if !is_configured => true,
                 // It worked once, and nothing before it is known to work better.
                 Some(c) => {
                     let by_person = [&self.truth.tainted, &self.truth.pulled];
