@@ -126,7 +126,8 @@ impl Healer {
 
     /// The times that are waited by.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
+        let starts = self.listening_since.iter_mut().chain(&mut self.events_unseen_before);
+        self.windows.values_mut().map(|(since, _)| since).chain(starts)
     }
 
     /// The clock was set: when the engine was away can't be compared with what follows.
@@ -146,14 +147,16 @@ impl Healer {
         }
     }
 
-    /// A stop is reported (perhaps again, when the event stream is replayed after it merely broke off).
+    /// A stop is reported (perhaps again, when the event stream is replayed after it merely broke off). The container is
+    /// restarted only if the next inspection still calls for it.
     pub(super) fn stopped(
-        &self,
+        &mut self,
         asked: &mut StopTimes,
         by_engine: &mut StopTimes,
         id: String,
         at: Timestamp,
     ) {
+        self.remedies.retain(|_, remedy| !matches!(remedy, Remedy::Restart { id: of } if *of == id));
         if self.away.iter().any(|(from, to)| at >= *from && to.is_none_or(|to| at <= to)) {
             by_engine.insert(id, at);
         } else {
@@ -177,6 +180,7 @@ impl Healer {
         self.windows.retain_keys(|id| containers.iter().any(|c| c.id == *id));
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
+        self.unknown.retain(|id| containers.iter().any(|c| c.id == *id && c.state == State::Exited));
         // A container that is being restarted looks as if somebody had stopped it. One of which nothing is known
         // keeps its state.
         let judged = |c: &&Container| !restarting.contains(&c.name) && c.state != State::Unknown;
@@ -257,9 +261,12 @@ impl Healer {
             && !container.oom_killed
             && ENDED_BY_SIGNAL.contains(&container.exit_code)
             && !told.contains_key(&container.id)
-            && container
-                .finished_at
-                .is_some_and(|end| self.events_unseen_before.is_some_and(|until| end < until))
+            && (self.unknown.contains(&container.id) || self.ended_unseen(container))
+    }
+
+    /// Whether it ended before the agent listened to events.
+    fn ended_unseen(&self, container: &Container) -> bool {
+        container.finished_at.zip(self.events_unseen_before).is_some_and(|(end, until)| end < until)
     }
 
     /// Logged once: nothing happened that needs an audit entry. The engine's event may still arrive.

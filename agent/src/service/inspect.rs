@@ -128,7 +128,11 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
-        durable.stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        // A stop before the present run says nothing about the end of that.
+        let ran_on = |c: &Container, at: Timestamp| {
+            c.state == State::Running && c.started_at.is_some_and(|start| start >= at)
+        };
+        durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         let stops = Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
         let ends = heal::Ends { told: &self.exits, stops };

@@ -112,7 +112,10 @@ pub(super) fn reset_backoff(restart_states: &mut BTreeMap<String, RestartState>)
     for restart in restart_states.values_mut() {
         restart.failures = 0;
         restart.exhausted = false;
-        restart.last_restart = None;
+        // A restart that is under way is not followed by another at once.
+        if restart.watched_since.is_none() {
+            restart.last_restart = None;
+        }
         restart.well_since = None;
     }
 }

@@ -239,7 +239,7 @@ impl Agent {
     }
 
     /// It is told to stop.
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(&self) {
         self.stop.cancel();
         self.tasks.finish(Duration::from_secs(25)).await;
         self.deliver.cancel();

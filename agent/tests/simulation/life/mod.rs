@@ -337,10 +337,13 @@ impl Story {
             Step::StopAgent { away } => {
                 let Some(agent) = self.agent.take() else { return };
                 self.fake.agent_runs(false);
-                tokio::select! {
+                let is_killed = tokio::select! {
                     biased;
-                    () = self.fake.crash.notified() => {}
-                    () = agent.stop() => {}
+                    () = self.fake.crash.notified() => true,
+                    () = agent.stop() => false,
+                };
+                if is_killed {
+                    agent.kill().await;
                 }
                 self.start_at = Some(Instant::now() + Duration::from_secs(away));
             }

@@ -323,7 +323,7 @@ impl Inner {
         // One of them ends well when it is told to, the others do not.
         let code = if service == "api" { 0 } else { 143 };
         // While the stream is away a stop can't be told from one of the engine's own.
-        let is_deaf = self.truth.agent_runs && !self.events.has_readers();
+        let is_deaf = self.truth.agent_runs && !self.events.has_readers(self.now);
         if self.faults.events != EventFault::None || is_deaf {
             self.truth.unheard.insert(self.containers[at].id.clone());
         }

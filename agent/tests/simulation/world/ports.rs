@@ -190,7 +190,7 @@ impl Engine for FakeWorld {
     }
 
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        self.call(|inner, _| Ok(inner.events.read(since_nano))).await
+        self.call(|inner, _| Ok(inner.events.read(since_nano, inner.now))).await
     }
 }
 

@@ -426,11 +426,11 @@ impl FakeWorld {
     pub(crate) fn configured(&self, configs: &[Arc<ServiceConfig>]) {
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.truth.configs, configs.to_vec());
-        let names = |configs: &[Arc<ServiceConfig>]| -> BTreeSet<String> {
-            configs.iter().map(|config| config.name.clone()).collect()
+        let healers = |configs: &[Arc<ServiceConfig>]| -> BTreeSet<(String, bool)> {
+            configs.iter().map(|config| (config.name.clone(), config.auto_heal)).collect()
         };
         // A container that another service heals from now on has a clean restart history.
-        if names(&before) != names(configs) {
+        if healers(&before) != healers(configs) {
             inner.truth.restarts.clear();
             inner.ends_are_unclear();
         }
