@@ -128,9 +128,10 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
-        // A stop before the present run says nothing about the end of that.
+        // A stop before the present run says nothing about the end of that. A run that begins in the future began before
+        // the clock was set back.
         let ran_on = |c: &Container, at: Timestamp| {
-            c.state == State::Running && c.started_at.is_some_and(|start| start >= at)
+            c.state == State::Running && c.started_at.is_some_and(|start| start >= at && start <= now)
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));

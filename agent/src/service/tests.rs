@@ -18,6 +18,7 @@ mod scope;
 mod shared;
 mod siblings;
 mod start;
+mod stops;
 mod swarm;
 mod tag_variable;
 mod trigger;

@@ -463,24 +463,3 @@ fn an_update_ends_the_treatment_of_the_containers_that_it_replaced_and_of_no_oth
     let treated: Vec<&String> = story.service.durable().restart_states.keys().collect();
     assert_eq!(treated, ["other"]);
 }
-
-#[test]
-fn an_unwell_container_that_has_ended_may_have_been_stopped_by_a_person() {
-    for is_stopped in [true, false] {
-        let mut story = Story::of(config());
-        story.look(&[&with_health("a", HealthState::Unhealthy)]);
-        assert_eq!(story.restarts(), ["a"]);
-        let mut again = with_health("a", HealthState::Unhealthy);
-        again.started_at = story.seconds(1);
-        story.at(2).look(&[&again]);
-        assert_eq!(story.restarts(), [""; 0], "the cooldown is not over");
-        let ended = Container { started_at: again.started_at, ..exited("a", 143) };
-        story.at(100).look(&[&ended]);
-        assert_eq!(story.restarts(), [""; 0], "the stop may be told yet");
-        if is_stopped {
-            story.event(&ended.id, EventKind::Stop);
-        }
-        story.at(103).look(&[&ended]);
-        assert_eq!(story.restarts().len(), usize::from(!is_stopped));
-    }
-}
