@@ -56,6 +56,12 @@ fn a_person_logs_in_by_form_by_address_and_by_cookie_and_not_with_a_wrong_token(
     browser.open(&warden.url());
     browser.wait("the dashboard", IS_IN);
 
+    // A link of another site, which brings no cookie along: the session is found all the same.
+    browser.open(&format!("data:text/html,<a href='{}?level=info'>open the dashboard</a>", warden.url()));
+    browser.click("a");
+    browser.wait("the dashboard", IS_IN);
+    assert_eq!(browser.url(), format!("{}?level=info", warden.url()));
+
     // The address: for a browser that has never been here.
     let other = Browser::start();
     other.bear(&["status of 401"]);

@@ -8,6 +8,14 @@
   form.action = `/login${view}`;
   history.replaceState(null, "", `/${view}`);
 
+  // Whoever follows a link of another site (a mail, a chat) comes without the session's cookie; a request of this page has it.
+  if (refused.hidden) {
+    fetch("/machines", { cache: "no-store", signal: AbortSignal.timeout(20000) }).then(
+      (answer) => answer.ok && location.replace(`/${view}`),
+      () => {}, // The form is there.
+    );
+  }
+
   // The page sends no referrer, so a plain form would name no origin either, and over plain HTTP to another machine a
   // browser does not say in another way that the form is our own. A request of a script names its origin.
   form.addEventListener("submit", async (event) => {
