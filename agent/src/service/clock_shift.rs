@@ -25,7 +25,7 @@ impl Service {
         self.durable.shift(by);
         self.looked.values_mut().for_each(moved);
         self.healer.times().for_each(moved);
-        self.healer.clock_was_set();
+        self.healer.clock_was_set(by);
         self.starter.times().for_each(moved);
         self.gauges.times().for_each(moved);
         self.maintenance.times().for_each(moved);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::config::ServiceConfig;
 use crate::model::few::FewMap;
@@ -126,13 +126,16 @@ impl Healer {
 
     /// The times that are waited by.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        let starts = self.listening_since.iter_mut().chain(&mut self.events_unseen_before);
-        self.windows.values_mut().map(|(since, _)| since).chain(starts)
+        self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
     }
 
-    /// The clock was set: when the engine was away can't be compared with what follows.
-    pub(super) fn clock_was_set(&mut self) {
+    /// The clock was set by `by`: when the engine was away can't be compared with what follows. What ends from now on, by
+    /// either clock, has not ended before the agent listened.
+    pub(super) fn clock_was_set(&mut self, by: SignedDuration) {
         self.away.retain(|(_, back)| back.is_none());
+        if let Some(at) = &mut self.events_unseen_before {
+            *at = at.checked_add(by).unwrap_or(*at).min(*at);
+        }
     }
 
     /// Nothing is restarted before the next inspection.

@@ -128,10 +128,11 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
-        // A stop before the present run says nothing about the end of that. A run that begins in the future began before
-        // the clock was set back.
+        // A stop before the present run says nothing about the end of that. Times in the future are of before the clock was
+        // set back, and can't be compared with those of after it.
         let ran_on = |c: &Container, at: Timestamp| {
-            c.state == State::Running && c.started_at.is_some_and(|start| start >= at && start <= now)
+            let is_later = |start: Timestamp| start >= at && (start <= now) == (at <= now);
+            c.state == State::Running && c.started_at.is_some_and(is_later)
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
