@@ -11,6 +11,8 @@ use crate::model::image::{Digest, Reference, Repository};
 use crate::model::{RegistryError, SignatureError, SignatureVerdict};
 use crate::ports::{Registry, Signatures, Urgency};
 
+use super::observe::Check;
+
 type Shareable<T> = Shared<BoxFuture<'static, T>>;
 type Answer = Shareable<Result<Digest, RegistryError>>;
 type Verdict = Shareable<Result<SignatureVerdict, SignatureError>>;
@@ -84,5 +86,77 @@ impl Cycle {
             verdicts.entry(signed.clone()).or_insert_with(ask).clone()
         };
         verdict.await
+    }
+
+    /// Gives up the questions that nobody waits for any more. Nobody drives them on, and they would keep the registry's slot.
+    pub(super) fn drop_abandoned(&self) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let abandoned: Vec<_> = answers.extract_if(|_, answer| is_abandoned(answer)).collect();
+        // A question that is dropped may wake others, which ask here.
+        drop(answers);
+        drop(abandoned);
+        let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+        let abandoned: Vec<_> = verdicts.extract_if(|_, verdict| is_abandoned(verdict)).collect();
+        drop(verdicts);
+        drop(abandoned);
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        self.cycle.drop_abandoned();
+    }
+}
+
+/// Whether a question is unanswered, and held by nothing but the cycle.
+fn is_abandoned<T: Clone>(question: &Shareable<T>) -> bool {
+    question.peek().is_none() && question.strong_count() == Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::model::image::ImageLabels;
+
+    /// Answers nothing, and has one slot.
+    struct Silent(Arc<Semaphore>);
+
+    #[async_trait]
+    impl Registry for Silent {
+        async fn digest(&self, _: &Reference, _: Urgency) -> Result<Digest, RegistryError> {
+            let _slot = self.0.acquire().await;
+            std::future::pending().await
+        }
+        async fn confirm(&self, _: &Reference) -> Result<Digest, RegistryError> {
+            std::future::pending().await
+        }
+        async fn has(&self, _: &Repository, _: &Digest) -> Result<bool, RegistryError> {
+            std::future::pending().await
+        }
+        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_waits_for_any_more_gives_its_slot_back() {
+        let slots = Arc::new(Semaphore::new(1));
+        let cycle = Cycle::new(Arc::new(Silent(slots.clone())), Urgency::Routine);
+        let reference = Reference::parse("localhost:5000/web:latest").unwrap();
+        let ask = || tokio::time::timeout(Duration::from_secs(2), cycle.digest(&reference));
+        assert!(ask().await.is_err());
+        assert_eq!(slots.available_permits(), 0, "another service may still ask");
+        let mut waiting = Box::pin(cycle.digest(&reference));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err());
+        cycle.drop_abandoned();
+        assert_eq!(slots.available_permits(), 0, "somebody waits for it");
+        drop(waiting);
+        cycle.drop_abandoned();
+        assert_eq!(slots.available_permits(), 1);
     }
 }

@@ -301,7 +301,13 @@ async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, En
     if container.is_empty() {
         return Ok(StepResult::Diagnosed { log: String::new() });
     }
-    engine.log_tail(container, LOG_LINES).await.map(|log| StepResult::Diagnosed { log })
+    match engine.log_tail(container, LOG_LINES).await {
+        // The engine is there: a log that can't be read in time must not hold up the rollback.
+        Err(error) if error.is_unavailable() && engine.ping().await.is_ok() => {
+            Err(EngineError::Refused(error.to_string()))
+        }
+        log => log.map(|log| StepResult::Diagnosed { log }),
+    }
 }
 
 /// Removes all tags and anchors that pin images of a project, also those of a deployment that is not remembered.

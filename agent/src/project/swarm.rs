@@ -157,7 +157,17 @@ async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
 
 /// Reads what is known of a task that failed. Only its own node's engine knows its health checks.
 async fn diagnose(swarm: &dyn Swarm, task: &str, container: &str) -> Result<SwarmResult, SwarmError> {
-    let log = if task.is_empty() { String::new() } else { swarm.task_log(task, LOG_LINES).await? };
+    let log = match task {
+        "" => String::new(),
+        task => match swarm.task_log(task, LOG_LINES).await {
+            // A log that can't be read in time must not hold up the rollback, which waits for the engine itself.
+            Err(SwarmError::Away(why)) => {
+                tracing::warn!(task, "its log could not be read: {why}");
+                String::new()
+            }
+            log => log?,
+        },
+    };
     let health = if container.is_empty() { Ok(String::new()) } else { swarm.health_check(container).await };
     // The container may be gone by now.
     Ok(SwarmResult::Diagnosed { log, health: health.unwrap_or_default() })

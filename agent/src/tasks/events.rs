@@ -9,6 +9,7 @@ use evenkeel_common::clock::Clock;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::{ContainerEvent, EventKind};
@@ -20,6 +21,9 @@ use crate::project::worker::Command;
 
 /// Longest wait between two tries to connect.
 const MAX_WAIT: Duration = Duration::from_secs(5);
+/// The same where the stream ends at once each time.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// The task that reads.
 pub struct Events {
@@ -40,25 +44,51 @@ pub struct Events {
 /// What was already seen is read again after a break, so far back: it tells a stop that a person asked for from
 /// one that the engine made when it went away.
 const OVERLAP_NANO: i64 = 60_000_000_000;
+/// A stream that ends sooner without an event was none: something between the agent and the engine may refuse it.
+const LEAST_LIFE: Duration = Duration::from_secs(5);
+
+/// What came of reading the event stream.
+enum Read {
+    /// The engine was not reached.
+    Nothing,
+    /// It ended at once, without an event.
+    Refused,
+    /// There was one.
+    Stream,
+}
 
 impl Events {
     /// Reads until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut wait = Duration::from_millis(250);
+        let mut wait = FIRST_WAIT;
+        let mut was_warned = false;
         loop {
+            let longest = tokio::select! {
+                () = stop.cancelled() => return,
+                read = self.read() => match read {
+                    Read::Nothing => MAX_WAIT,
+                    Read::Refused => {
+                        if !was_warned && wait >= MAX_WAIT {
+                            was_warned = true;
+                            tracing::warn!("the engine's event stream ends at once, again and again: does a proxy refuse /events?");
+                        }
+                        LONGEST_WAIT
+                    }
+                    Read::Stream => {
+                        wait = FIRST_WAIT;
+                        MAX_WAIT
+                    }
+                },
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
-                connected = self.read() => if connected { wait = Duration::from_millis(250) },
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => wait = (wait * 2).min(MAX_WAIT),
+                () = tokio::time::sleep(wait) => wait = (wait * 2).min(longest),
             }
         }
     }
 
-    /// Reads until the stream ends or the engine stops answering. Whether there was a stream at all.
-    async fn read(&mut self) -> bool {
+    /// Reads until the stream ends or the engine stops answering.
+    async fn read(&mut self) -> Read {
         // The engine's buffer may tell of stops that were asked for while nobody listened.
         let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
         // After the clock was set back the last event lies in the future.
@@ -67,9 +97,10 @@ impl Events {
             Ok(events) => events,
             Err(error) => {
                 tracing::debug!(%error, "no event stream");
-                return false;
+                return Read::Nothing;
             }
         };
+        let (begun, mut told) = (Instant::now(), false);
         // It has just answered: what its health was before tells nothing about this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
@@ -80,6 +111,7 @@ impl Events {
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => {
+                        told = true;
                         self.last_nano = event.time_nano;
                         self.pass_on(&event);
                     }
@@ -96,7 +128,7 @@ impl Events {
         self.check_now.notify_one();
         let at = self.clock.now();
         self.tell_all(|| Command::Input(Box::new(Input::EngineGap { at })));
-        true
+        if told || begun.elapsed() >= LEAST_LIFE { Read::Stream } else { Read::Refused }
     }
 
     fn pass_on(&self, event: &ContainerEvent) {

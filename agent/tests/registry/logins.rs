@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_agent::adapters::registry::{Credentials, Login};
-use wiremock::matchers::{header, method, path, query_param};
+use wiremock::matchers::{header, header_exists, method, path, query_param};
 use wiremock::{Mock, MockServer, Respond, ResponseTemplate};
 
 use crate::world::{Docker, World, authority, challenge, client_of, manifest_digest, nobody, ok, status};
@@ -99,6 +99,49 @@ async fn a_basic_login_is_given_when_asked_for_and_at_once_from_then_on() {
     assert_eq!(world.digest().await, Ok(manifest_digest()));
     assert_eq!(world.digest().await, Ok(manifest_digest()));
     assert_eq!(world.verbs().await, "HEAD HEAD HEAD");
+}
+
+#[tokio::test]
+async fn a_password_that_has_expired_with_403_is_read_anew() {
+    let server = MockServer::start().await;
+    let docker = Docker::login(&authority(&server.uri()), "ann:old");
+    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
+    let takes = async |password: &str| {
+        world.server.reset().await;
+        let login = header("authorization", format!("Basic {password}"));
+        let accepted = Mock::given(login).respond_with(ok(&manifest_digest())).with_priority(1);
+        accepted.mount(&world.server).await;
+        let other = Mock::given(header_exists("authorization")).respond_with(status(403)).with_priority(2);
+        other.mount(&world.server).await;
+        world.on("HEAD", challenge("Basic realm=x")).await;
+    };
+    takes("YW5uOm9sZA==").await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+    takes("YW5uOm5ldw==").await;
+    assert_eq!(world.fault().await, "registry HOST: 403 forbidden for web", "no other password is known yet");
+    let auths = serde_json::json!({ authority(&world.server.uri()): { "auth": "YW5uOm5ldw==" } });
+    std::fs::write(docker.0.path().join("config.json"), serde_json::json!({ "auths": auths }).to_string())
+        .unwrap();
+    // Logins are read once a minute at most.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+}
+
+#[tokio::test]
+async fn a_token_service_that_has_moved_is_found() {
+    let world = World::new().await;
+    bearer_world(&world, token("good", 5)).await;
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
+    world.server.reset().await;
+    let realm = format!("{}/moved", world.server.uri());
+    Mock::given(path("/moved")).respond_with(token("good", 300)).mount(&world.server).await;
+    let login = header("authorization", "Bearer good");
+    Mock::given(login).respond_with(ok(&manifest_digest())).with_priority(1).mount(&world.server).await;
+    world.on("HEAD", challenge(&format!(r#"Bearer realm="{realm}",service="s""#))).await;
+    assert!(world.digest().await.is_err(), "it is looked for where it was");
+    assert_eq!(world.digest().await, Ok(manifest_digest()));
 }
 
 #[tokio::test]

@@ -165,7 +165,9 @@ impl Connection {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        Ok(client.insert(negotiate(&self.transport).await?).clone())
+        // All others wait for it: not for as long as the call that needs it may take.
+        let negotiated = timeout(READ, negotiate(&self.transport)).await;
+        Ok(client.insert(negotiated.map_err(|_| Error::RequestTimeoutError)??).clone())
     }
 
     /// Whether the engine answers, on a new connection, too: one that is shutting down still answers on those that it has.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::connection::AT_ONCE;
 use super::names::{checked, escaped};
-use super::{DockerEngine, answer, convert};
+use super::{DockerEngine, PING, answer, convert};
 use crate::model::output::stable;
 use crate::model::{Container, CurrentOwner, EngineError, Members, NetworkOwner};
 use crate::ports::HOLD_LABEL;
@@ -113,7 +113,9 @@ impl DockerEngine {
         let (seen, podman) = match self.seen(&doing, id).await {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(None),
-            Err(error) if error.is_unavailable() => return Err(error),
+            Err(error) if error.is_unavailable() && self.connection.ping(PING).await.is_err() => {
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!("{error}; only what the listing says of it is known");
                 (Value::Null, self.connection.is_podman().await)

@@ -51,6 +51,9 @@ const RESTART: Duration = Duration::from_secs(150);
 const TAG_TRIES: u32 = 5;
 /// A pull may take hours, but not without any progress message.
 const PULL_SILENCE: Duration = Duration::from_secs(100);
+/// Before Docker 28 an engine with the containerd store says nothing while it unpacks (moby#47108), which takes its time on
+/// slow disks.
+const UNPACK_SILENCE: Duration = Duration::from_mins(30);
 
 /// Logins for pulls.
 #[async_trait]
@@ -195,8 +198,9 @@ impl Engine for DockerEngine {
         let mut layers = pull::Layers::default();
         progress.send_replace(PullProgress::default());
         loop {
-            let Ok(message) = timeout(PULL_SILENCE, messages.next()).await else {
-                let silence = PULL_SILENCE.as_secs();
+            let patience = if layers.are_fetched() { UNPACK_SILENCE } else { PULL_SILENCE };
+            let Ok(message) = timeout(patience, messages.next()).await else {
+                let silence = patience.as_secs();
                 return Err(EngineError::Refused(format!("{doing}: no progress for {silence} s")));
             };
             match message {

@@ -1,14 +1,19 @@
 //! How far a pull is, summed over the layers that the engine reports one by one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bollard::models::CreateImageInfo;
 
 use crate::ports::PullProgress;
 
-/// Layers seen so far, each with bytes fetched and bytes in all.
+/// Layers seen so far.
 #[derive(Debug, Default)]
-pub(super) struct Layers(HashMap<String, (u64, u64)>);
+pub(super) struct Layers {
+    /// Bytes fetched and bytes in all, by layer.
+    bytes: HashMap<String, (u64, u64)>,
+    /// Those that are yet to be fetched in full.
+    missing: HashSet<String>,
+}
 
 impl Layers {
     /// Applies one message. Only downloading counts: unpacking reports the same bytes again.
@@ -16,24 +21,37 @@ impl Layers {
         let Some(id) = &message.id else { return };
         let amount = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
         match message.status.as_deref() {
+            Some("Pulling fs layer" | "Waiting") => {
+                self.missing.insert(id.clone());
+            }
             Some("Downloading") => {
+                self.missing.insert(id.clone());
                 let detail = message.progress_detail.as_ref();
-                let layer = self.0.entry(id.clone()).or_default();
+                let layer = self.bytes.entry(id.clone()).or_default();
                 layer.1 = layer.1.max(amount(detail.and_then(|d| d.total)));
                 layer.0 = layer.0.max(amount(detail.and_then(|d| d.current)));
             }
             Some("Verifying Checksum" | "Download complete" | "Extracting" | "Pull complete") => {
-                if let Some(layer) = self.0.get_mut(id) {
+                self.missing.remove(id);
+                if let Some(layer) = self.bytes.get_mut(id) {
                     layer.0 = layer.0.max(layer.1);
                 }
+            }
+            Some("Already exists") => {
+                self.missing.remove(id);
             }
             _ => {}
         }
     }
 
+    /// Whether all that was announced is here, so that what is left is to unpack it.
+    pub(super) fn are_fetched(&self) -> bool {
+        !self.bytes.is_empty() && self.missing.is_empty()
+    }
+
     /// The sum.
     pub(super) fn pulled(&self) -> PullProgress {
-        self.0.values().fold(PullProgress::default(), |sum, (bytes, total)| PullProgress {
+        self.bytes.values().fold(PullProgress::default(), |sum, (bytes, total)| PullProgress {
             bytes: sum.bytes.saturating_add(*bytes),
             total: sum.total.saturating_add(*total),
         })
@@ -73,6 +91,9 @@ mod tests {
                 status: Some("Digest: sha256:…".into()), ..CreateImageInfo::default()
             });
         assert_eq!(layers.pulled(), PullProgress { bytes: 105, total: 150 });
+        assert!(!layers.are_fetched());
+        layers.note(&message("b", "Download complete", 0, 0));
+        assert!(layers.are_fetched());
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl DockerEngine {
         let known = |one: &&Value| text(one, "/architecture").is_some_and(|name| name != "unknown");
         let platforms = list(&manifest, "/Platforms").iter().filter(known);
         let platforms: Vec<Value> = platforms
-            .map(|one| json!({ "Architecture": text(one, "/architecture"), "OS": text(one, "/os") }))
+            .map(|one| json!({ "Architecture": placeable(text(one, "/architecture")), "OS": text(one, "/os") }))
             .collect();
         (!platforms.is_empty()).then_some(Value::Array(platforms))
     }
@@ -400,6 +400,12 @@ fn platform(os: &str, architecture: &str) -> Option<String> {
         other => other,
     };
     Some(format!("{os}/{architecture}"))
+}
+
+/// An architecture as managers compare it with those of nodes. They know a 32-bit ARM node as `armv7l` and the like, which
+/// is no `arm` to them: nothing would be placed there. Docker's own client leaves it out (swarmkit#2294).
+fn placeable(architecture: Option<&str>) -> &str {
+    architecture.filter(|name| !name.eq_ignore_ascii_case("arm")).unwrap_or_default()
 }
 
 #[cfg(test)]

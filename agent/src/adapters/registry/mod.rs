@@ -280,10 +280,20 @@ impl RegistryClient {
         };
         let (access, fresh) = match host.access(repository) {
             Some(access) if access.is_valid() => (Some(access), false),
-            Some(stale) => (Some(self.open(host, repository, stale.challenge, stale.reach).await?), true),
+            Some(stale) => (Some(self.reopen(host, repository, stale).await?), true),
             None => (None, false),
         };
         let response = self.transport.send(&whose, request(access.as_ref())).await?;
+        let is_basic = |access: &&Access| access.challenge == Challenge::Basic;
+        if response.status() == StatusCode::FORBIDDEN
+            && let Some(access) = access.as_ref().filter(is_basic)
+        {
+            // Some registries (Amazon's) answer so when a password has expired; by now there may be another one.
+            let renewed = self.reopen(host, repository, access.clone()).await?;
+            if renewed.authorization != access.authorization {
+                return self.transport.send(&whose, request(Some(&renewed))).await;
+            }
+        }
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
@@ -313,6 +323,15 @@ impl RegistryClient {
             return Err(auth::unauthorized(repository, access.with_login));
         }
         Ok(response)
+    }
+
+    /// Meets the same challenge again. Where that fails, the registry may send another one by the next time, or none.
+    async fn reopen(&self, host: &Host, repository: &Repository, stale: Access) -> Result<Access, Fault> {
+        let opened = self.open(host, repository, stale.challenge, stale.reach).await;
+        if matches!(&opened, Err(Fault::Host(_) | Fault::Image(_))) {
+            host.forget(repository);
+        }
+        opened
     }
 
     async fn open(
