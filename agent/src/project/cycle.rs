@@ -12,6 +12,7 @@ use crate::model::{RegistryError, SignatureError, SignatureVerdict};
 use crate::ports::{Registry, Signatures, Urgency};
 
 use super::observe::Check;
+use crate::service::input::{CheckFault, Observation};
 
 type Shareable<T> = Shared<BoxFuture<'static, T>>;
 type Answer = Shareable<Result<Digest, RegistryError>>;
@@ -88,6 +89,14 @@ impl Cycle {
         verdict.await
     }
 
+    /// The questions of a check that are not answered yet, so that they last until it asks on.
+    pub(super) fn pending(&self, seen: &Result<Observation, CheckFault>) -> Pending {
+        let Ok(seen) = seen else { return Pending::default() };
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = seen.images.iter().filter_map(|view| answers.get(view.target()));
+        Pending(own.filter(|answer| answer.peek().is_none()).cloned().collect())
+    }
+
     /// Gives up the questions that nobody waits for any more. Nobody drives them on, and they would keep the registry's slot.
     pub(super) fn drop_abandoned(&self) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,8 +111,13 @@ impl Cycle {
     }
 }
 
+/// Questions that are kept although nobody asks them at this moment.
+#[derive(Default)]
+pub(super) struct Pending(Vec<Answer>);
+
 impl Drop for Check {
     fn drop(&mut self) {
+        self.pending.0.clear();
         self.cycle.drop_abandoned();
     }
 }

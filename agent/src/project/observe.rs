@@ -21,10 +21,9 @@ use crate::service::input::{
 };
 use crate::service::newer_tags::NewerTags;
 
-use super::cycle::Cycle;
-use super::files;
-use super::tag_file;
+use super::cycle::{Cycle, Pending};
 use super::worker::{CheckEnd, World};
+use super::{files, tag_file};
 
 /// Time between two reads of changed compose files.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -46,17 +45,20 @@ pub(super) struct Check {
     pub published: FewMap<String, Digest>,
     /// Newer tags of the images whose tag the env file sets.
     pub newer: NewerTags,
+    /// Its questions that are asked on when the first part was given.
+    pub pending: Pending,
 }
 
 impl Check {
     /// Reads everything. Where a registry keeps its answer to itself, the rest is given first, and all of it later.
     pub(super) async fn in_parts(
-        self,
+        mut self,
         generation: u64,
         asked: bool,
     ) -> (Box<Input>, Option<BoxFuture<'static, Box<Input>>>) {
         let input = move |result| Box::new(Input::Checked { generation, asked, result });
         let result = self.observe(Some(REGISTRY_PATIENCE)).await;
+        self.pending = self.cycle.pending(&result);
         let is_part = result.as_ref().is_ok_and(Observation::is_pending);
         let rest = is_part.then(|| async move { input(self.observe(None).await) }.boxed());
         (input(result), rest)

@@ -408,7 +408,10 @@ fn a_channel_that_is_off_for_a_fault_keeps_what_waits_for_it_over_reloads_and_st
     let said = agent.reload(folder.path(), good);
     assert_eq!(said.reason.as_deref(), Some("channels changed: webhook/hook"), "{said:?}");
     agent.end(Signal::TERM);
-    assert_eq!(accepted(&receiver), in_file(folder.path()));
+    // An entry whose answer was not read by the end of a run is sent again.
+    let mut got = accepted(&receiver);
+    got.dedup();
+    assert_eq!(got, in_file(folder.path()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::ports::{PullProgress, Urgency};
 use crate::service::action::Action;
 use crate::service::input::Input;
 
-use super::super::cycle::Cycle;
+use super::super::cycle::{Cycle, Pending};
 use super::super::observe::Check;
 use super::super::{fleet, maintain, perform, swarm};
 use super::{Done, Member};
@@ -22,7 +22,8 @@ impl Member {
                 let cycle = self.cycle.take();
                 let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
                 let config = self.service.shared_config();
-                let check = Check { world, cycle, config, images, files, settled, published, newer };
+                let pending = Pending::default();
+                let check = Check { world, cycle, config, images, files, settled, published, newer, pending };
                 async move {
                     match check.in_parts(generation, asked).await {
                         (all, None) => Done::Input(all),
