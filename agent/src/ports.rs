@@ -16,7 +16,7 @@ pub use swarm::Swarm;
 
 use crate::model::image::ImageLabels;
 use crate::model::{
-    ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Project,
+    ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Platform, Project,
     PullPolicy, Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
 };
 
@@ -34,10 +34,12 @@ pub trait Engine: Send + Sync + 'static {
     /// that a container runs on may be none: its record goes when its tag moves (DECISIONS 9).
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError>;
 
-    /// Fetches `reference` (which is pinned to a digest) and reports how far it is.
+    /// Fetches `reference` (which is pinned to a digest) and reports how far it is. Without a platform the engine takes
+    /// its own.
     async fn pull(
         &self,
         reference: &Reference,
+        platform: Option<&Platform>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError>;
 
@@ -110,6 +112,8 @@ pub struct Image {
     pub size: u64,
     /// What it says of itself.
     pub labels: ImageLabels,
+    /// What it is made for; `None` while unknown.
+    pub platform: Option<Platform>,
     /// Whether all of it seems to be here. Fetching one that is not brings the rest.
     pub whole: bool,
 }

@@ -20,6 +20,8 @@ pub enum Shape {
     OciIndex,
     /// OCI index with one OCI manifest, for a machine of another kind.
     ForeignIndex,
+    /// OCI index with an OCI manifest for this machine and one for [`OTHER_ARCHITECTURE`].
+    TwoPlatforms,
     /// OCI index with one OCI manifest and its attestations, as `docker buildx build --push` makes it.
     AttestedIndex,
     /// Docker manifest list with one Docker manifest.
@@ -163,6 +165,11 @@ impl Image {
 
     /// The image's configuration file. `owner` makes it unlike the images of every other test.
     pub(crate) fn config(&self, owner: &str) -> Vec<u8> {
+        self.config_for(architecture(), owner)
+    }
+
+    /// The same, for a machine of this kind.
+    pub(crate) fn config_for(&self, architecture: &str, owner: &str) -> Vec<u8> {
         let mut config = json!({
             "Cmd": self.command,
             "Env": ["PATH=/bin"],
@@ -182,7 +189,7 @@ impl Image {
             });
         }
         let config = json!({
-            "architecture": architecture(),
+            "architecture": architecture,
             "os": "linux",
             "config": config,
             "rootfs": { "type": "layers", "diff_ids": [digest(layer())] },
@@ -229,6 +236,9 @@ pub(crate) fn to_bytes(value: &Value) -> Vec<u8> {
 pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
+
+/// Another architecture, which no machine of these tests has. What says that it is made for it runs all the same.
+pub const OTHER_ARCHITECTURE: &str = "386";
 
 /// The architecture's name in manifests.
 pub(crate) fn architecture() -> &'static str {

@@ -36,7 +36,7 @@ pub use config::{Config, Service};
 pub use engine::{ContainerView, Engine, PrivateEngine, beside_engine};
 pub use fake_warden::{Behaviour, FakeWarden, Heard};
 pub use http::{Reply, request};
-pub use image::{Health, Image, Shape};
+pub use image::{Health, Image, OTHER_ARCHITECTURE, Shape};
 pub use project::Project;
 pub use proxy::{Fault, Proxy};
 pub use registry::{Pushed, Registry};

@@ -8,7 +8,7 @@ use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt};
 
-use crate::image::{architecture, digest, layer, to_bytes};
+use crate::image::{OTHER_ARCHITECTURE, architecture, digest, layer, to_bytes};
 use crate::{Engine, Image, LABEL, Shape, request, unused_port, wait_for};
 
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
@@ -164,12 +164,15 @@ impl Registry {
                 "application/vnd.docker.image.rootfs.diff.tar.gzip",
             )
         };
-        let manifest = to_bytes(&json!({
-            "schemaVersion": 2,
-            "mediaType": kind,
-            "config": { "mediaType": config_kind, "size": config.len(), "digest": digest(&config) },
-            "layers": [{ "mediaType": layer_kind, "size": layer().len(), "digest": digest(layer()) }],
-        }));
+        let manifest_of = |config: &[u8]| {
+            to_bytes(&json!({
+                "schemaVersion": 2,
+                "mediaType": kind,
+                "config": { "mediaType": config_kind, "size": config.len(), "digest": digest(config) },
+                "layers": [{ "mediaType": layer_kind, "size": layer().len(), "digest": digest(layer()) }],
+            }))
+        };
+        let manifest = manifest_of(&config);
         let digest = match shape {
             Shape::Docker | Shape::Oci => self.put_manifest(repository, tag, kind, &manifest),
             Shape::OciIndex => self.put_list(repository, tag, OCI_INDEX, (kind, &manifest), &[]),
@@ -177,6 +180,14 @@ impl Registry {
                 let child = self.put_manifest(repository, &digest(&manifest), kind, &manifest);
                 let entry = entry(kind, manifest.len(), &child, "s390x");
                 self.put_index(repository, tag, OCI_INDEX, &[entry])
+            }
+            Shape::TwoPlatforms => {
+                let config = image.config_for(OTHER_ARCHITECTURE, owner);
+                self.upload(repository, &config);
+                let other = manifest_of(&config);
+                let child = self.put_manifest(repository, &digest(&other), kind, &other);
+                let more = [entry(kind, other.len(), &child, OTHER_ARCHITECTURE)];
+                self.put_list(repository, tag, OCI_INDEX, (kind, &manifest), &more)
             }
             Shape::DockerList => self.put_list(repository, tag, DOCKER_LIST, (kind, &manifest), &[]),
             Shape::AttestedIndex => {

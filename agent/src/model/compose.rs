@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::model::image::Reference;
+use crate::model::platform::Platform;
 
 /// What compose files come to, as far as it decides what containers are like: the elements of each top-level section.
 /// Services of profiles that are off are not in it.
@@ -58,6 +59,11 @@ impl<'a> ModelService<'a> {
     /// The image that its containers are made from; `None` for one that is only built.
     pub fn image(self) -> Option<Reference> {
         Reference::parse(self.element.get("image")?.as_str()?).ok()
+    }
+
+    /// What its image is to be made for; `None` where the engine decides.
+    pub fn platform(self) -> Option<Platform> {
+        Platform::parse(self.element.get("platform")?.as_str()?)
     }
 
     /// The jobs that must be done before it is started.

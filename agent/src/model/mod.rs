@@ -22,6 +22,7 @@ pub mod errors;
 pub mod few;
 pub mod image;
 pub mod output;
+pub mod platform;
 pub mod project;
 pub mod signature;
 pub mod swarm;
@@ -36,5 +37,6 @@ pub use container::{
 };
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};
+pub use platform::Platform;
 pub use project::{Project, PullPolicy, UpMode};
 pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{HOLD_HOST, ImageId, LabelChange, Reference, Repository};
-use crate::model::{ComposeError, EngineError, Members, Project, UpMode};
+use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project, UpMode};
 use crate::ports::{Compose, Engine, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
@@ -17,22 +17,32 @@ use super::tag_file::{self, Written};
 /// How many of a failed container's last lines are kept (black box).
 const LOG_LINES: u32 = 20;
 
+/// What images are fetched with.
+pub(super) struct Fetch<'a> {
+    /// What fetches them.
+    pub(super) engine: &'a dyn Engine,
+    /// Says what platform they are wanted for.
+    pub(super) compose: &'a dyn Compose,
+    /// The project that uses them.
+    pub(super) project: Option<Project>,
+    /// How far it is.
+    pub(super) progress: &'a watch::Sender<PullProgress>,
+    /// What the project's files come to, once they were needed; `None` where they can't be read.
+    pub(super) model: OnceCell<Option<Model>>,
+}
+
 /// Does one step and says how it ended.
-pub(super) async fn perform(
-    engine: &dyn Engine,
-    compose: &dyn Compose,
-    step: Step,
-    progress: &watch::Sender<PullProgress>,
-) -> StepResult {
+pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
+    let (engine, compose) = (fetch.engine, fetch.compose);
     let done = match step {
-        Step::PinImages { project, images } => pin_images(engine, &project, &images, progress).await,
-        Step::Pull { images, old } => pull(engine, &images, &old, progress).await,
+        Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
+        Step::Pull { images, old } => pull(fetch, &images, &old).await,
         Step::WriteTag { project, variable, tag, line, back, images } => {
             Ok(write_tag(compose, &project, (variable, tag, line), back, &images).await)
         }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
         Step::Start { tags, displaced, project, down, up_mode, scope, pull } => {
-            match point_tags(engine, &tags, progress).await {
+            match point_tags(fetch, &tags).await {
                 Ok(()) => {
                     point_at_what_runs(engine, &displaced).await;
                     let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
@@ -53,9 +63,7 @@ pub(super) async fn perform(
                 Err(error) => Err(error),
             }
         }
-        Step::RestoreTags { tags } => {
-            point_tags(engine, &tags, progress).await.map(|()| StepResult::TagsRestored)
-        }
+        Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
         Step::Unpin { project, displaced, onto } => match put_back(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
@@ -97,17 +105,17 @@ async fn write_tag(
 }
 
 async fn pin_images(
-    engine: &dyn Engine,
+    fetch: &Fetch<'_>,
     project: &str,
     images: &[OldImage],
-    progress: &watch::Sender<PullProgress>,
 ) -> Result<StepResult, EngineError> {
+    let engine = fetch.engine;
     let mut missing = Vec::new();
     for image in images {
         let name = anchor_name(project, &image.id);
-        match fetch_and_tag(engine, image, &pin_tag(project, &image.id), progress).await {
+        match fetch.tag(image, &pin_tag(project, &image.id)).await {
             Ok(id) => match engine.anchor(&name, &id, project).await {
-                Err(EngineError::NotFound(_)) => match complete(engine, image, progress).await {
+                Err(EngineError::NotFound(_)) => match fetch.complete(image).await {
                     Ok(()) => engine.anchor(&name, &id, project).await?,
                     Err(error) if error.is_unavailable() => return Err(error),
                     Err(_) => missing.push(name_of(image)),
@@ -121,35 +129,20 @@ async fn pin_images(
     Ok(StepResult::ImagesPinned { missing })
 }
 
-/// Fetches what is missing of an image whose record is here. A part of it can be removed by force (containerd store).
-async fn complete(
-    engine: &dyn Engine,
-    image: &OldImage,
-    progress: &watch::Sender<PullProgress>,
-) -> Result<(), EngineError> {
-    match &image.source {
-        Some(source) => fetch(engine, source, progress).await.map(|_| ()),
-        None => Err(EngineError::NotFound(format!("image {} is not complete", image.id))),
-    }
-}
-
 fn name_of(image: &OldImage) -> String {
     image.source.as_ref().map_or_else(|| image.id.to_string(), ToString::to_string)
 }
 
 async fn pull(
-    engine: &dyn Engine,
+    fetch: &Fetch<'_>,
     images: &[(String, Reference)],
     old: &BTreeMap<String, ImageId>,
-    progress: &watch::Sender<PullProgress>,
 ) -> Result<StepResult, EngineError> {
+    let engine = fetch.engine;
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
-        let new = match engine.image(&reference.to_string()).await? {
-            Some(image) if image.whole => image,
-            _ => fetch(engine, reference, progress).await?,
-        };
+        let new = fetch.image(reference).await?;
         // What the old one says is told, and nothing more depends on it.
         let old = match old.get(text) {
             Some(id) => engine.image(&id.0).await.ok().flatten(),
@@ -162,28 +155,68 @@ async fn pull(
     Ok(StepResult::Pulled { ids, labels })
 }
 
-async fn fetch(
-    engine: &dyn Engine,
-    reference: &Reference,
-    progress: &watch::Sender<PullProgress>,
-) -> Result<Image, EngineError> {
-    progress.send_replace(PullProgress::default());
-    engine.pull(reference, progress).await?;
-    let image = engine.image(&reference.to_string()).await?;
-    image.ok_or_else(|| {
-        EngineError::Refused(format!(
-            "pull of {reference} ended well, but the engine does not have the image"
-        ))
-    })
+impl Fetch<'_> {
+    /// The image, fetched where it is not here in full, or is here for another platform.
+    async fn image(&self, reference: &Reference) -> Result<Image, EngineError> {
+        let wanted = self.platform(reference).await;
+        let suits = |image: &Image| match (&image.platform, &wanted) {
+            (Some(platform), Some(wanted)) => platform.satisfies(wanted),
+            _ => true,
+        };
+        match self.engine.image(&reference.to_string()).await? {
+            Some(image) if image.whole && suits(&image) => Ok(image),
+            _ => self.fetch(reference, wanted.as_ref()).await,
+        }
+    }
+
+    /// What the project wants images of this repository for. Where the files can't be read, compose will say so.
+    async fn platform(&self, reference: &Reference) -> Option<Platform> {
+        let project = self.project.as_ref()?;
+        let model = self.model.get_or_init(async || self.compose.model(project).await.ok()).await.as_ref()?;
+        let is_of = |image: Reference| image.repository == reference.repository;
+        model.services().find_map(|service| service.image().is_some_and(is_of).then(|| service.platform())?)
+    }
+
+    async fn fetch(&self, reference: &Reference, platform: Option<&Platform>) -> Result<Image, EngineError> {
+        self.progress.send_replace(PullProgress::default());
+        self.engine.pull(reference, platform, self.progress).await?;
+        let image = self.engine.image(&reference.to_string()).await?;
+        image.ok_or_else(|| {
+            EngineError::Refused(format!(
+                "pull of {reference} ended well, but the engine does not have the image"
+            ))
+        })
+    }
+
+    /// Fetches what is missing of an image whose record is here. A part of it can be removed by force (containerd store).
+    async fn complete(&self, image: &OldImage) -> Result<(), EngineError> {
+        let Some(source) = &image.source else {
+            return Err(EngineError::NotFound(format!("image {} is not complete", image.id)));
+        };
+        self.fetch(source, self.platform(source).await.as_ref()).await.map(|_| ())
+    }
+
+    /// Lets `tag` name the image; fetches it again by its digest where it is gone.
+    async fn tag(&self, image: &OldImage, tag: &Reference) -> Result<ImageId, EngineError> {
+        match (self.engine.tag(&image.id, tag).await, &image.source) {
+            (Ok(()), _) => Ok(image.id.clone()),
+            (Err(EngineError::NotFound(_)), Some(source)) => {
+                let id = self.fetch(source, self.platform(source).await.as_ref()).await?.id;
+                self.engine.tag(&id, tag).await?;
+                Ok(id)
+            }
+            (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(
+                "image {} is gone from this machine, and it was never in a registry",
+                image.id
+            ))),
+            (Err(error), _) => Err(error),
+        }
+    }
 }
 
-async fn point_tags(
-    engine: &dyn Engine,
-    tags: &[(Reference, OldImage)],
-    progress: &watch::Sender<PullProgress>,
-) -> Result<(), EngineError> {
+async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]) -> Result<(), EngineError> {
     for (tag, image) in tags {
-        fetch_and_tag(engine, image, tag, progress).await?;
+        fetch.tag(image, tag).await?;
     }
     Ok(())
 }
@@ -233,28 +266,6 @@ async fn put_back(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Lets `tag` name the image; fetches it again by its digest where it is gone.
-async fn fetch_and_tag(
-    engine: &dyn Engine,
-    image: &OldImage,
-    tag: &Reference,
-    progress: &watch::Sender<PullProgress>,
-) -> Result<ImageId, EngineError> {
-    match (engine.tag(&image.id, tag).await, &image.source) {
-        (Ok(()), _) => Ok(image.id.clone()),
-        (Err(EngineError::NotFound(_)), Some(source)) => {
-            let id = fetch(engine, source, progress).await?.id;
-            engine.tag(&id, tag).await?;
-            Ok(id)
-        }
-        (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(
-            "image {} is gone from this machine, and it was never in a registry",
-            image.id
-        ))),
-        (Err(error), _) => Err(error),
-    }
 }
 
 /// The services that compose keeps to, where it has to keep to any. Files that compose can't read are its own to

@@ -29,7 +29,7 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
 
     let pinned = Reference { digest: Some(digest.clone()), ..reference(&tag) };
     let (progress, mut seen) = watch::channel(PullProgress::default());
-    stage.engine.pull(&pinned, &progress).await.unwrap();
+    stage.engine.pull(&pinned, None, &progress).await.unwrap();
     let last = *seen.borrow_and_update();
     assert!(last.total > 100_000 && last.bytes == last.total, "{last:?}");
     let image = stage.engine.image(&pinned.repository.at(&digest)).await.unwrap().unwrap();
@@ -38,18 +38,18 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
 
     stage.engine.tag(&image.id, &reference(&tag)).await.unwrap();
     assert_eq!(stage.engine.image(&tag).await.unwrap().unwrap().id, image.id);
-    stage.engine.pull(&pinned, &progress).await.unwrap();
+    stage.engine.pull(&pinned, None, &progress).await.unwrap();
 
     let absent = Reference { digest: Some(Digest::of(b"nothing")), ..reference(&tag) };
-    let error = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    let error = stage.engine.pull(&absent, None, &progress).await.unwrap_err();
     assert!(!error.is_unavailable(), "{error:?}");
     assert!(error.to_string().starts_with(&format!("pull {absent}: ")), "{error}");
-    let again = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    let again = stage.engine.pull(&absent, None, &progress).await.unwrap_err();
     assert_eq!(error, again, "the same fault gives the same text");
 
     let host = registry.host.clone();
     drop(registry);
-    let error = stage.engine.pull(&absent, &progress).await.unwrap_err();
+    let error = stage.engine.pull(&absent, None, &progress).await.unwrap_err();
     assert!(!error.is_unavailable(), "the engine is there, the registry is not: {error:?}");
     assert!(error.to_string().contains(&host), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract_tests::{Image, Shape, World, wait_for};
+use contract_tests::{Image, OTHER_ARCHITECTURE, Shape, World, wait_for};
 use evenkeel_common::wire::{Kind, Level, RedeployReply, StatusValue, TriggerReply};
 
 #[test]
@@ -90,6 +90,31 @@ fn a_tag_that_holds_an_oci_index_is_followed() {
 #[test]
 fn a_tag_that_holds_a_docker_list_is_followed() {
     updates_to("list", Shape::DockerList);
+}
+
+#[test]
+fn an_image_is_fetched_for_the_platform_that_the_compose_file_names() {
+    let mut world = World::new("platform");
+    world.push_as("web", &Image::good("v1"), Shape::TwoPlatforms);
+    let platform = format!("platform: linux/{OTHER_ARCHITECTURE}");
+    world.service("web", "web", &[&platform]);
+    world.project.up();
+    let agent = world.agent();
+    let v2 = world.push_as("web", &Image::good("v2"), Shape::TwoPlatforms);
+    // It is here for this machine's own platform, for which nobody wants it.
+    let pinned = format!("{}/web@{}", world.registry.host, v2.digest);
+    world.engine.docker(&["pull", "-q", &pinned]);
+    agent.trigger("web");
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    world.assert_runs("web", "v2");
+    if !world.engine.has_containerd_store() {
+        let image = world.project.container("web").image;
+        assert_eq!(world.engine.get(&format!("/images/{image}/json"))["Architecture"], OTHER_ARCHITECTURE);
+    }
+    agent.wait_done(1);
+    assert_eq!((agent.blocked().len(), agent.check("web").event), (0, Kind::CHECKED));
+    world.assert_tidy();
 }
 
 #[test]

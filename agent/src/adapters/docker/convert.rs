@@ -12,7 +12,7 @@ use super::answer::{amount, flag, list, map, number, text, texts};
 use crate::model::image::{ImageId, ImageLabels};
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
-    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, State,
+    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Platform, State,
 };
 use crate::ports::Image;
 
@@ -273,6 +273,11 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
         repo_digests: texts(seen, "/RepoDigests"),
         size: amount(seen, "/Size").unwrap_or(0),
         labels: image_labels(seen),
+        platform: Platform::new(
+            text(seen, "/Os").unwrap_or_default(),
+            text(seen, "/Architecture").unwrap_or_default(),
+            text(seen, "/Variant").unwrap_or_default(),
+        ),
         whole: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
     })
 }

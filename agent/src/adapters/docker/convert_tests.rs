@@ -289,6 +289,7 @@ fn an_image_whose_content_is_partly_gone_is_there_but_not_whole() {
             repo_digests: vec![],
             size: 0,
             labels: ImageLabels::default(),
+            platform: None,
             whole: false
         })
     );

@@ -38,7 +38,7 @@ pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
 use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, stable};
-use crate::model::{Container, ContainerEvent, EngineError, Members, Usage};
+use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Usage};
 use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
@@ -104,6 +104,74 @@ impl DockerEngine {
             image: answer::text(&seen, "/Image").map(|id| ImageId(id.into())),
             ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
         }))
+    }
+
+    async fn pull_once(
+        &self,
+        reference: &Reference,
+        platform: Option<&Platform>,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), EngineError> {
+        let doing = format!("pull {reference}");
+        let host = &reference.repository.host;
+        let login = self.auth.login(host).await.map_err(|reason| {
+            EngineError::Refused(format!("{doing}: no credentials for {host}: {}", stable(&reason)))
+        })?;
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        };
+        let options = query::CreateImageOptionsBuilder::new()
+            .from_image(&reference.repository.to_string())
+            .tag(which)
+            .platform(&platform.map(ToString::to_string).unwrap_or_default())
+            .build();
+        let client = self.connection.fresh().await?;
+        let mut messages = client.docker.create_image(Some(options), None, login);
+        let mut layers = pull::Layers::default();
+        progress.send_replace(PullProgress::default());
+        loop {
+            let patience = if layers.are_fetched() { UNPACK_SILENCE } else { PULL_SILENCE };
+            let Ok(message) = timeout(patience, messages.next()).await else {
+                let silence = patience.as_secs();
+                return Err(EngineError::Refused(format!("{doing}: no progress for {silence} s")));
+            };
+            match message {
+                None => return Ok(()),
+                Some(Ok(message)) => layers.note(&message),
+                // The engine is there, and waits for the registry before it answers at all.
+                Some(Err(bollard::errors::Error::RequestTimeoutError)) => {
+                    return Err(EngineError::Refused(format!("{doing}: no progress")));
+                }
+                Some(Err(error)) => {
+                    let error = self.connection.explain(&doing, &error);
+                    if error.is_unavailable() {
+                        self.connection.forget().await;
+                    }
+                    return Err(error);
+                }
+            }
+            let pulled = layers.pulled();
+            progress.send_if_modified(|seen| std::mem::replace(seen, pulled) != pulled);
+        }
+    }
+
+    /// Takes a name from an image, be it a tag or a digest. The image stays while something else names or uses it.
+    async fn remove_name(&self, name: &str) -> Result<(), EngineError> {
+        let path = format!("/images/{name}");
+        let path = path.as_str();
+        // Without force the engine refuses where a container, running or not, has no other name for its image.
+        let query = [("force", "false"), ("noprune", "true")];
+        let done = self
+            .connection
+            .call(&format!("remove tag {name}"), CHANGE, |client| async move {
+                match client.send(Method::DELETE, path, &query, Bytes::new()).await {
+                    Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
+                    done => done,
+                }
+            })
+            .await;
+        absent_is_fine(done)
     }
 
     async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
@@ -178,48 +246,16 @@ impl Engine for DockerEngine {
     async fn pull(
         &self,
         reference: &Reference,
+        platform: Option<&Platform>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError> {
-        let doing = format!("pull {reference}");
-        let host = &reference.repository.host;
-        let login = self.auth.login(host).await.map_err(|reason| {
-            EngineError::Refused(format!("{doing}: no credentials for {host}: {}", stable(&reason)))
-        })?;
-        let which = match (&reference.digest, &reference.tag) {
-            (Some(digest), _) => digest.as_str(),
-            (None, tag) => tag.as_deref().unwrap_or("latest"),
-        };
-        let options = query::CreateImageOptionsBuilder::new()
-            .from_image(&reference.repository.to_string())
-            .tag(which)
-            .build();
-        let client = self.connection.fresh().await?;
-        let mut messages = client.docker.create_image(Some(options), None, login);
-        let mut layers = pull::Layers::default();
-        progress.send_replace(PullProgress::default());
-        loop {
-            let patience = if layers.are_fetched() { UNPACK_SILENCE } else { PULL_SILENCE };
-            let Ok(message) = timeout(patience, messages.next()).await else {
-                let silence = patience.as_secs();
-                return Err(EngineError::Refused(format!("{doing}: no progress for {silence} s")));
-            };
-            match message {
-                None => return Ok(()),
-                Some(Ok(message)) => layers.note(&message),
-                // The engine is there, and waits for the registry before it answers at all.
-                Some(Err(bollard::errors::Error::RequestTimeoutError)) => {
-                    return Err(EngineError::Refused(format!("{doing}: no progress")));
-                }
-                Some(Err(error)) => {
-                    let error = self.connection.explain(&doing, &error);
-                    if error.is_unavailable() {
-                        self.connection.forget().await;
-                    }
-                    return Err(error);
-                }
+        match self.pull_once(reference, platform, progress).await {
+            // The classic store has one image for a digest, be it of an index: here that of another platform.
+            Err(EngineError::Refused(text)) if text.contains("Cannot overwrite digest") => {
+                self.remove_name(&reference.to_string()).await?;
+                self.pull_once(reference, platform, progress).await
             }
-            let pulled = layers.pulled();
-            progress.send_if_modified(|seen| std::mem::replace(seen, pulled) != pulled);
+            done => done,
         }
     }
 
@@ -246,21 +282,7 @@ impl Engine for DockerEngine {
     }
 
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError> {
-        let name = reference.tagged();
-        let path = format!("/images/{name}");
-        let path = path.as_str();
-        // Without force the engine refuses where a container, running or not, has no other name for its image.
-        let query = [("force", "false"), ("noprune", "true")];
-        let done = self
-            .connection
-            .call(&format!("remove tag {name}"), CHANGE, |client| async move {
-                match client.send(Method::DELETE, path, &query, Bytes::new()).await {
-                    Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
-                    done => done,
-                }
-            })
-            .await;
-        absent_is_fine(done)
+        self.remove_name(&reference.tagged()).await
     }
 
     async fn remove_image(&self, id: &ImageId, tags: &[Reference]) -> Result<bool, EngineError> {

@@ -122,7 +122,10 @@ async fn use_all(engine: &DockerEngine) {
     assert_eq!(engine.image("x").await.unwrap().unwrap().id, ImageId("sha256:aa".into()));
     let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
     assert_eq!((seen.len(), seen[0].state), (1, State::Running));
-    engine.pull(&Reference::parse("x:1").unwrap(), &watch::channel(PullProgress::default()).0).await.unwrap();
+    engine
+        .pull(&Reference::parse("x:1").unwrap(), None, &watch::channel(PullProgress::default()).0)
+        .await
+        .unwrap();
     engine.restart("c1").await.unwrap();
     engine.anchor("hold", &ImageId("sha256:aa".into()), "p").await.unwrap();
     assert_eq!(engine.tags(&Reference::parse("x:1").unwrap().repository).await.unwrap(), []);
@@ -177,7 +180,7 @@ async fn an_engine_that_is_exchanged_while_we_run_is_spoken_to_in_its_own_versio
         assert_eq!(engine.events(0).await.unwrap().count().await, 1);
         strict.is(50, 50);
         engine
-            .pull(&Reference::parse("x:1").unwrap(), &watch::channel(PullProgress::default()).0)
+            .pull(&Reference::parse("x:1").unwrap(), None, &watch::channel(PullProgress::default()).0)
             .await
             .unwrap();
     }

@@ -20,7 +20,7 @@ use super::names::checked;
 use super::{DockerEngine, convert};
 use crate::model::output::{Tail, stable};
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
-use crate::model::{EngineError, Reference, SwarmError};
+use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
 /// How long the managers may take for a change.
@@ -378,7 +378,7 @@ fn task(
 /// The platforms that a registry names for an image, in one spelling.
 fn platforms(manifest: &Value) -> BTreeSet<String> {
     let all = list(manifest, "/Platforms").iter();
-    all.filter_map(|one| platform(text(one, "/os")?, text(one, "/architecture")?)).collect()
+    all.filter_map(|one| spelled(text(one, "/os")?, text(one, "/architecture")?)).collect()
 }
 
 /// The platforms of the nodes that take tasks.
@@ -387,19 +387,12 @@ fn node_platforms(nodes: &Value) -> BTreeSet<String> {
         text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("active")
     };
     let all = list(nodes, "").iter().filter(takes).filter_map(|node| map(node, "/Description/Platform"));
-    all.filter_map(|one| platform(one.get("OS")?, one.get("Architecture")?)).collect()
+    all.filter_map(|one| spelled(one.get("OS")?, one.get("Architecture")?)).collect()
 }
 
-fn platform(os: &str, architecture: &str) -> Option<String> {
-    let architecture = match architecture {
-        "unknown" | "" => return None,
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "armv7l" | "armv6l" => "arm",
-        "i686" | "i386" => "386",
-        other => other,
-    };
-    Some(format!("{os}/{architecture}"))
+/// Managers do not look at variants.
+fn spelled(os: &str, architecture: &str) -> Option<String> {
+    Some(Platform::new(os, architecture, "")?.to_string())
 }
 
 /// An architecture as managers compare it with those of nodes. They know a 32-bit ARM node as `armv7l` and the like, which

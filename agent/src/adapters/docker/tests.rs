@@ -251,7 +251,7 @@ async fn a_login_is_sent_so_that_the_engine_can_read_it() {
         ..DockerCredentials::default()
     };
     let engine = engine_with(&server, Ok(Some(login.clone())));
-    engine.pull(&pinned(), &watch::channel(PullProgress::default()).0).await.unwrap();
+    engine.pull(&pinned(), None, &watch::channel(PullProgress::default()).0).await.unwrap();
     let request = &asked(&server, "/images/create").await[0];
     let header = request.headers.get("x-registry-auth").unwrap().to_str().unwrap();
     let plain = base64::engine::general_purpose::URL_SAFE.decode(header).unwrap();
@@ -265,7 +265,7 @@ async fn a_login_is_sent_so_that_the_engine_can_read_it() {
 async fn credentials_that_can_not_be_had_fail_the_pull_before_it_begins() {
     let server = server().await;
     let engine = engine_with(&server, Err("the helper did not answer".into()));
-    let error = engine.pull(&pinned(), &watch::channel(PullProgress::default()).0).await.unwrap_err();
+    let error = engine.pull(&pinned(), None, &watch::channel(PullProgress::default()).0).await.unwrap_err();
     let want = format!("pull {}: no credentials for ghcr.io: the helper did not answer", pinned());
     assert_eq!(error, EngineError::Refused(want));
     assert_eq!(asked(&server, "/images/create").await.len(), 0);
@@ -282,7 +282,7 @@ async fn a_pull_that_fails_halfway_tells_the_engines_reason() {
     );
     answer(&server, "/images/create", 200, body).await;
     let (progress, seen) = watch::channel(PullProgress::default());
-    let error = engine(&server).pull(&pinned(), &progress).await.unwrap_err();
+    let error = engine(&server).pull(&pinned(), None, &progress).await.unwrap_err();
     let want = format!("pull {}: read tcp 10.0.0.1->10.0.0.2:443: reset", pinned());
     assert_eq!(error, EngineError::Refused(want));
     assert_eq!(*seen.borrow(), PullProgress { bytes: 5, total: 9 });

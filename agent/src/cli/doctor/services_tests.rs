@@ -59,6 +59,7 @@ impl Stage {
                 id: ImageId(DIGEST.into()),
                 repo_digests: vec![format!("localhost:5000/web@{DIGEST}")],
                 size: 1,
+                platform: None,
                 whole: true,
                 labels: ImageLabels::default(),
             }),

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 use crate::ports::{PullProgress, Urgency};
 use crate::service::action::Action;
@@ -10,6 +10,7 @@ use crate::service::input::Input;
 
 use super::super::cycle::{Cycle, Pending};
 use super::super::observe::Check;
+use super::super::perform::Fetch;
 use super::super::{fleet, maintain, perform, swarm};
 use super::{Done, Member};
 
@@ -60,9 +61,12 @@ impl Member {
             Action::Step(step) => {
                 let (progress, pulled) = watch::channel(PullProgress::default());
                 self.pulled = Some(pulled);
+                let project = self.service.shared_config().project();
                 async move {
                     let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
-                    let result = perform::perform(engine, compose, step, &progress).await;
+                    let fetch =
+                        Fetch { engine, compose, project, progress: &progress, model: OnceCell::new() };
+                    let result = perform::perform(&fetch, step).await;
                     Done::Input(Box::new(Input::Stepped(result)))
                 }
                 .boxed()

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
-    Container, ContainerEvent, EngineError, Members, RegistryError, SignatureError, SignatureVerdict,
-    SwarmError, Usage,
+    Container, ContainerEvent, EngineError, Members, Platform, RegistryError, SignatureError,
+    SignatureVerdict, SwarmError, Usage,
 };
 use evenkeel_agent::ports::fleet::{Fleet, FleetError, Heard, Known};
 use evenkeel_agent::ports::{
@@ -58,12 +58,17 @@ impl Engine for FakeWorld {
                 return Err(EngineError::Refused("readlink: invalid argument".into()));
             }
             let (repo_digests, labels) = (image.digests.into_iter().collect(), ImageLabels::default());
-            Ok(Some(Image { id, repo_digests, size: 1, labels, whole: true }))
+            Ok(Some(Image { id, repo_digests, size: 1, labels, platform: None, whole: true }))
         })
         .await
     }
 
-    async fn pull(&self, reference: &Reference, _: &watch::Sender<PullProgress>) -> Result<(), EngineError> {
+    async fn pull(
+        &self,
+        reference: &Reference,
+        _: Option<&Platform>,
+        _: &watch::Sender<PullProgress>,
+    ) -> Result<(), EngineError> {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
             inner.check_fetched(&digest);

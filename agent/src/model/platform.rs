@@ -1,0 +1,83 @@
+//! What an image is made for: operating system, architecture and variant, as compose and registries write it.
+
+use std::fmt;
+
+/// A platform in one spelling, such as `linux/amd64` or `linux/arm/v7`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Platform {
+    os: String,
+    architecture: String,
+    /// Empty where nothing is said of it.
+    variant: String,
+}
+
+impl Platform {
+    /// The platform of these parts; `None` where the architecture is unknown. The names that kernels have for
+    /// architectures are understood, too.
+    pub fn new(os: &str, architecture: &str, variant: &str) -> Option<Self> {
+        let (architecture, implied) = match architecture {
+            "unknown" | "" => return None,
+            "x86_64" | "x86-64" => ("amd64", ""),
+            "aarch64" => ("arm64", ""),
+            "armhf" => ("arm", "v7"),
+            "armel" => ("arm", "v6"),
+            "armv7l" | "armv6l" => ("arm", ""),
+            "i686" | "i386" => ("386", ""),
+            other => (other, ""),
+        };
+        let variant = match (architecture, variant) {
+            // There is only one of it.
+            ("arm64", "8" | "v8") => "",
+            (_, "") => implied,
+            (_, variant) => variant,
+        };
+        let [os, architecture, variant] = [os, architecture, variant].map(str::to_owned);
+        Some(Self { os, architecture, variant })
+    }
+
+    /// Reads `os/architecture[/variant]`; `None` for anything else, such as an operating system alone.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.to_lowercase();
+        let mut parts = text.splitn(3, '/');
+        Self::new(parts.next()?, parts.next()?, parts.next().unwrap_or_default())
+    }
+
+    /// Whether what is made for this platform is what was asked for. A variant counts where both say one.
+    pub fn satisfies(&self, wanted: &Self) -> bool {
+        let variant = self.variant.is_empty() || wanted.variant.is_empty() || self.variant == wanted.variant;
+        self.os == wanted.os && self.architecture == wanted.architecture && variant
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        if self.variant.is_empty() { Ok(()) } else { write!(f, "/{}", self.variant) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_platform_is_compared_whatever_its_spelling() {
+        let cases = [
+            ("linux/amd64", "linux/amd64", true),
+            ("linux/x86_64", "linux/amd64", true),
+            ("linux/arm64/v8", "linux/arm64", true),
+            ("linux/aarch64", "linux/arm64/v8", true),
+            ("linux/arm/v7", "linux/arm", true),
+            ("linux/armhf", "linux/arm/v6", false),
+            ("linux/amd64", "linux/arm64", false),
+            ("windows/amd64", "linux/amd64", false),
+        ];
+        for (have, wanted, expected) in cases {
+            let [have, wanted] = [have, wanted].map(|text| Platform::parse(text).unwrap());
+            assert_eq!(have.satisfies(&wanted), expected, "{have} for {wanted}");
+        }
+        for text in ["", "linux", "linux/", "linux/unknown"] {
+            assert_eq!(Platform::parse(text), None, "{text}");
+        }
+    }
+}
