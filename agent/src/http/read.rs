@@ -1,6 +1,6 @@
 //! Endpoints that only show (spec 4.1).
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::http::{Request, Response, StatusCode, error, json, json_with_array};
 use evenkeel_common::metrics::TEXT_FORMAT;
 use evenkeel_common::wire::{AuditEntry, Health};
 
@@ -29,7 +29,8 @@ pub(super) async fn errored(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
-    json(StatusCode::OK, &api.services.report(api.clock.now()))
+    let now = api.clock.now();
+    json_with_array(&api.services.head(), api.services.records(now))
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {

@@ -82,6 +82,7 @@ pub enum ServiceError {
 }
 
 /// What records depend on besides their services.
+#[derive(Clone)]
 struct Around {
     now: Timestamp,
     next_poll: Option<Timestamp>,
@@ -125,12 +126,19 @@ impl Services {
         })
     }
 
-    /// The records of these workers as they are to be answered now. Each is made when it is asked for.
-    fn records(
+    /// The records of all services as they are to be answered now. Each is made when it is asked for.
+    pub fn records(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
+        self.records_of(&self.workers(), now)
+    }
+
+    fn records_of(
         &self,
         workers: &[Handle],
         now: Timestamp,
-    ) -> impl Iterator<Item = ServiceStatus> + Send + Sync + use<> {
+    ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
         let shown: Vec<_> = workers.iter().map(|worker| worker.snapshot.borrow().clone()).collect();
         let around = self.around(now);
         shown.into_iter().map(move |snapshot| snapshot.record(&around.context()))
@@ -200,13 +208,18 @@ impl Services {
 
     /// `GET /status` (spec 2.5). It says so while the services are not loaded yet.
     pub fn report(&self, now: Timestamp) -> StatusReport {
+        StatusReport { services: self.records(now).collect(), ..self.head() }
+    }
+
+    /// The same without the services' records.
+    pub fn head(&self) -> StatusReport {
         let state = self.poll_state.borrow().clone();
         StatusReport {
             starting: self.is_starting(),
             uptime_seconds: self.uptime.seconds(),
             last_poll: state.last_poll,
             poll_count: state.poll_count,
-            services: self.records(&self.workers(), now).collect(),
+            services: Vec::new(),
         }
     }
 
@@ -233,7 +246,7 @@ impl Services {
     /// `GET /status/<name>` (spec 2.1).
     pub fn status(&self, name: &str, now: Timestamp) -> Result<ServiceStatus, ServiceError> {
         let worker = self.worker(name)?;
-        let record = self.records(&[worker], now).next();
+        let record = self.records_of(&[worker], now).next();
         record.ok_or_else(|| ServiceError::Unknown(name.to_owned()))
     }
 
@@ -249,7 +262,7 @@ impl Services {
 
     /// `GET /errored` (spec 2.6).
     pub fn errored(&self, now: Timestamp) -> Result<BTreeMap<String, String>, ServiceError> {
-        let records = self.records(&self.loaded()?, now);
+        let records = self.records_of(&self.loaded()?, now);
         Ok(records.filter_map(|record| Some((record.name, record.errored?))).collect())
     }
 

@@ -99,10 +99,10 @@ impl FleetReporter {
 
     /// What runs here, and how many images that leaves out.
     fn inventory(&self) -> (Inventory, usize) {
-        let report = self.services.report(self.clock.now());
+        let records = self.services.records(self.clock.now());
         let mut images = Vec::new();
-        for (worker, record) in self.services.workers().iter().zip(&report.services) {
-            images.extend(images_of(worker, record));
+        for (worker, record) in self.services.workers().iter().zip(records) {
+            images.extend(images_of(worker, &record));
         }
         let left_out = keep_most(&mut images);
         (Inventory { ring: self.view.borrow().ring, images }, left_out)

@@ -176,18 +176,17 @@ fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry
         entry.reason = Some(why);
         return entry;
     }
-    let report = services.report(now);
-    let count = |what: &dyn Fn(&evenkeel_common::wire::ServiceStatus) -> bool| {
-        report.services.iter().filter(|service| what(service)).count()
-    };
+    let (mut deploying, mut blocked, mut not_found, mut errored) = (0, 0, 0, 0);
+    for service in services.records(now) {
+        deploying += usize::from(service.deploying);
+        blocked += usize::from(service.blocked.is_some());
+        not_found += usize::from(service.not_found.is_some());
+        errored += usize::from(service.errored.is_some());
+    }
     let not_checked = if failed == 0 { String::new() } else { format!(", {failed} could not be checked") };
     let message = format!(
-        "checked {}{not_checked}: {} deploying, {} blocked, {} not found, {} errored",
+        "checked {}{not_checked}: {deploying} deploying, {blocked} blocked, {not_found} not found, {errored} errored",
         text::count(checked, "service"),
-        count(&|service| service.deploying),
-        count(&|service| service.blocked.is_some()),
-        count(&|service| service.not_found.is_some()),
-        count(&|service| service.errored.is_some()),
     );
     let level = if failed == 0 { Level::Info } else { Level::Warning };
     let mut entry = AuditEntry::new(now, PROGRAM, Kind::CHECKED, level, message);

@@ -114,6 +114,7 @@ impl Reloader {
         }
         let config = self.config();
         let mut members = self.orphans(&config.services).await;
+        members.reserve_exact(config.services.len());
         let mut handles = Vec::with_capacity(config.services.len());
         for service in &config.services {
             let (member, handle) = self.begin(service.clone(), StartReason::Start).await;

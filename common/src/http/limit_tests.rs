@@ -3,7 +3,7 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::tests::{LARGE, PATIENCE, Running, assert_error, body, header, rest, status, until};
+use super::tests::{LARGE, MANY, PATIENCE, Running, assert_error, body, header, rest, status, until};
 use super::*;
 use crate::testing::wait_for_async;
 
@@ -194,5 +194,37 @@ async fn a_client_that_takes_nothing_is_cut_in_a_stream_too() {
         until(&mut reader, "tick").await;
     }
     assert_eq!(server.streams.taken(), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_made_while_it_is_sent_is_whole_json() {
+    let server = Running::start(Limits::default());
+    for (path, count) in [("/many", MANY), ("/empty", 0)] {
+        let answer = server.ask("GET", path).await;
+        assert_eq!((status(&answer), header(&answer, "content-type")), (200, Some("application/json")));
+        let expected: Vec<String> = (0..count).map(|n| format!("element {n:08}")).collect();
+        let expected = serde_json::json!({ "count": count, "elements": expected }).to_string();
+        assert_eq!(body(&answer), expected);
+        assert_eq!(header(&answer, "content-length"), Some(&*expected.len().to_string()));
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_made_while_it_is_sent_has_its_time() {
+    let server = Running::start(Limits { answer_time: Duration::from_millis(300), ..Limits::default() });
+    let mut reader = write(&server, b"GET /huge HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    // It takes something all the time, so that no write stalls.
+    let mut took = 0;
+    let mut buffer = [0; 64];
+    while let Ok(count @ 1..) = tokio::io::AsyncReadExt::read(&mut reader, &mut buffer).await {
+        took += count;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if took > LARGE {
+            break;
+        }
+    }
+    assert!(took < LARGE, "it was not cut");
     server.finish().await;
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response as HttpResponse, StatusCode};
 use serde::Serialize;
+use warp::Reply as _;
 
 use super::Response;
 use crate::wire::ErrorBody;
@@ -21,6 +22,81 @@ pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// An answer that is sent in parts, but has an end: a client that does not take it is cut as with any other answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HasEnd {
+    /// About how many bytes it keeps in memory until then.
+    pub(super) held: usize,
+}
+
+/// About how many bytes an element keeps that is still to be written.
+const ELEMENT: usize = 2048;
+/// Bytes that are handed on at once.
+const PART: usize = 16 * 1024;
+
+/// An answer with a JSON object whose last field is an array. `object` has it empty. Each element is made and written when
+/// those before it were sent, so that a long answer takes no memory of its size: what is freed in one piece goes back
+/// to the system only in part. For its length all are made once before, so `elements` must be the same each time.
+pub fn json_with_array<T: Serialize>(
+    object: &impl Serialize,
+    elements: impl Iterator<Item = T> + Clone + Send + Sync + 'static,
+) -> Response {
+    let mut head = match serde_json::to_vec(object) {
+        Ok(head) if head.ends_with(b"[]}") => head,
+        written => {
+            tracing::error!(?written, "an answer cannot be written as JSON");
+            return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error");
+        }
+    };
+    head.truncate(head.len() - b"]}".len());
+    let held = elements.size_hint().0.saturating_mul(ELEMENT);
+    let parts = Parts { next: Some(head), elements: elements.enumerate() };
+    let lengths = parts.clone().map(|part| part.map(|part| part.len()));
+    let length = match lengths.sum::<Result<usize, _>>() {
+        Ok(length) => length,
+        Err(cause) => {
+            tracing::error!(%cause, "an answer cannot be written as JSON");
+            return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error");
+        }
+    };
+    let mut response = warp::reply::stream(futures_util::stream::iter(parts)).into_response();
+    response.extensions_mut().insert(HasEnd { held });
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, length.into());
+    response
+}
+
+/// The parts of such an answer.
+#[derive(Clone)]
+struct Parts<I> {
+    /// How the next part begins; `None` after the last one.
+    next: Option<Vec<u8>>,
+    elements: std::iter::Enumerate<I>,
+}
+
+impl<T: Serialize, I: Iterator<Item = T>> Iterator for Parts<I> {
+    type Item = Result<Vec<u8>, serde_json::Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut part = self.next.take()?;
+        while part.len() < PART {
+            let Some((n, element)) = self.elements.next() else {
+                part.extend_from_slice(b"]}");
+                return Some(Ok(part));
+            };
+            if n > 0 {
+                part.push(b',');
+            }
+            if let Err(cause) = serde_json::to_writer(&mut part, &element) {
+                return Some(Err(cause));
+            }
+        }
+        self.next = Some(Vec::with_capacity(PART + ELEMENT));
+        Some(Ok(part))
+    }
 }
 
 /// An answer that says what was wrong and why.

@@ -29,7 +29,7 @@ use warp::filters::BoxedFilter;
 
 use super::crowd::{Crowd, Place};
 use super::line::{Line, Phase, Socket};
-use super::reply::{harden, raw};
+use super::reply::{HasEnd, harden, raw};
 use super::{Limits, Response, error};
 use crate::supervisor::TaskSet;
 
@@ -194,10 +194,12 @@ impl Server {
         } else {
             harden(error(StatusCode::BAD_REQUEST, "the request names no path"))
         };
-        match answer.body().size_hint().exact() {
-            Some(size) => {
+        let whole =
+            || answer.body().size_hint().exact().map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        match answer.extensions().get::<HasEnd>().map(|part| part.held).or_else(whole) {
+            Some(held) => {
                 line.enter(Phase::Sending(Instant::now()));
-                place.holds(usize::try_from(size).unwrap_or(usize::MAX));
+                place.holds(held);
             }
             None => line.enter(Phase::Streaming),
         }

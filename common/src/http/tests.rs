@@ -77,6 +77,32 @@ async fn polite(state: State, _: Request) -> Response {
     warp::reply::stream(ticks.take_until(state.stop.cancelled_owned())).into_response()
 }
 
+/// Three elements more than fit into one part.
+pub(super) const MANY: usize = 1003;
+
+#[derive(serde::Serialize)]
+struct Many {
+    count: usize,
+    elements: Vec<String>,
+}
+
+fn elements(count: usize) -> impl Iterator<Item = String> + Clone + Send + Sync + 'static {
+    (0..count).map(|n| format!("element {n:08}"))
+}
+
+async fn many(_: State, _: Request) -> Response {
+    json_with_array(&Many { count: MANY, elements: Vec::new() }, elements(MANY))
+}
+
+async fn empty(_: State, _: Request) -> Response {
+    json_with_array(&Many { count: 0, elements: Vec::new() }, elements(0))
+}
+
+/// More than the buffers of a connection take.
+async fn huge(_: State, _: Request) -> Response {
+    json_with_array(&Many { count: 0, elements: Vec::new() }, elements(300_000))
+}
+
 pub(super) const LARGE: usize = 4 * 1024 * 1024;
 
 async fn large(_: State, _: Request) -> Response {
@@ -122,6 +148,9 @@ impl Running {
             .route(Method::GET, "/polite", polite)
             .route(Method::GET, "/page", page)
             .route(Method::GET, "/large", large)
+            .route(Method::GET, "/many", many)
+            .route(Method::GET, "/empty", empty)
+            .route(Method::GET, "/huge", huge)
             .route(Method::GET, "/flood", flood)
             .into_filter(Guard::new(&[]), limits);
         let listeners: Vec<TcpListener> = bind(&["127.0.0.1:0".to_owned()]).unwrap();
