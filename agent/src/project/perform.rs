@@ -142,7 +142,7 @@ async fn pull(
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
-        let new = fetch.image(reference).await?;
+        let new = fetch.image(text, reference).await?;
         // What the old one says is told, and nothing more depends on it.
         let old = match old.get(text) {
             Some(id) => engine.image(&id.0).await.ok().flatten(),
@@ -157,8 +157,9 @@ async fn pull(
 
 impl Fetch<'_> {
     /// The image, fetched where it is not here in full, or is here for another platform.
-    async fn image(&self, reference: &Reference) -> Result<Image, EngineError> {
-        let wanted = self.platform(reference).await;
+    async fn image(&self, configured: &str, reference: &Reference) -> Result<Image, EngineError> {
+        let tag = Reference::parse(configured).ok().and_then(|configured| configured.tag);
+        let wanted = self.platform(reference, tag.as_deref()).await;
         let suits = |image: &Image| match (&image.platform, &wanted) {
             (Some(platform), Some(wanted)) => platform.satisfies(wanted),
             _ => true,
@@ -169,12 +170,15 @@ impl Fetch<'_> {
         }
     }
 
-    /// What the project wants images of this repository for. Where the files can't be read, compose will say so.
-    async fn platform(&self, reference: &Reference) -> Option<Platform> {
+    /// What the project wants the image of this repository and tag for; another of its tags tells where none of the
+    /// services has this one. Where the files can't be read, compose will say so.
+    async fn platform(&self, reference: &Reference, tag: Option<&str>) -> Option<Platform> {
         let project = self.project.as_ref()?;
         let model = self.model.get_or_init(async || self.compose.model(project).await.ok()).await.as_ref()?;
-        let is_of = |image: Reference| image.repository == reference.repository;
-        model.services().find_map(|service| service.image().is_some_and(is_of).then(|| service.platform())?)
+        let users = model.services().filter_map(|service| Some((service.image()?, service)));
+        let users = users.filter(|(image, _)| image.repository == reference.repository);
+        let (_, user) = users.min_by_key(|(image, _)| image.tag.as_deref() != tag)?;
+        user.platform()
     }
 
     async fn fetch(&self, reference: &Reference, platform: Option<&Platform>) -> Result<Image, EngineError> {
@@ -193,7 +197,7 @@ impl Fetch<'_> {
         let Some(source) = &image.source else {
             return Err(EngineError::NotFound(format!("image {} is not complete", image.id)));
         };
-        self.fetch(source, self.platform(source).await.as_ref()).await.map(|_| ())
+        self.fetch(source, self.platform(source, None).await.as_ref()).await.map(|_| ())
     }
 
     /// Lets `tag` name the image; fetches it again by its digest where it is gone.
@@ -201,7 +205,8 @@ impl Fetch<'_> {
         match (self.engine.tag(&image.id, tag).await, &image.source) {
             (Ok(()), _) => Ok(image.id.clone()),
             (Err(EngineError::NotFound(_)), Some(source)) => {
-                let id = self.fetch(source, self.platform(source).await.as_ref()).await?.id;
+                let platform = self.platform(source, tag.tag.as_deref()).await;
+                let id = self.fetch(source, platform.as_ref()).await?.id;
                 self.engine.tag(&id, tag).await?;
                 Ok(id)
             }

@@ -97,6 +97,11 @@ fn an_image_is_fetched_for_the_platform_that_the_compose_file_names() {
     let mut world = World::new("platform");
     world.push_as("web", &Image::good("v1"), Shape::TwoPlatforms);
     let platform = format!("platform: linux/{OTHER_ARCHITECTURE}");
+    // Another tag of the repository, which this machine's platform is meant for.
+    let owner = world.project.name.clone();
+    world.registry.push("web", "native", &Image::good("native"), Shape::TwoPlatforms, &owner);
+    let native = format!("{}/web:native", world.registry.host);
+    world.project.service("native", &native, &[]);
     world.service("web", "web", &[&platform]);
     world.project.up();
     let agent = world.agent();
