@@ -41,6 +41,7 @@ use crate::http::{Api, AuditAnswers, Recording, routes};
 use crate::model::text;
 use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
+use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;
@@ -127,6 +128,7 @@ type MakeRegistry = Arc<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient
 /// What one part shows and others watch.
 struct Shown {
     workers: watch::Sender<Option<Workers>>,
+    services: Changed,
     active: watch::Sender<ActiveConfig>,
     engine: watch::Sender<EngineHealth>,
     polls: watch::Sender<PollState>,
@@ -139,6 +141,7 @@ impl Shown {
         let warnings = Arc::new(config.warnings.clone());
         Self {
             workers: watch::Sender::new(None),
+            services: Changed::default(),
             active: watch::Sender::new(ActiveConfig { config: Arc::new(config), warnings }),
             engine: watch::Sender::default(),
             polls: watch::Sender::default(),
@@ -164,8 +167,11 @@ impl Parts {
 
         let shown = Shown::new(config);
         let (polls, asked) = mpsc::unbounded_channel();
-        let dependencies =
-            Dependencies { engine: shown.engine.subscribe(), state: shown.failing_state.subscribe() };
+        let dependencies = Dependencies {
+            engine: shown.engine.subscribe(),
+            services: shown.services.subscribe(),
+            state: shown.failing_state.subscribe(),
+        };
         let services = Arc::new(Services::new(
             shown.workers.subscribe(),
             polls,
@@ -235,6 +241,7 @@ impl Parts {
             gate_command: Arc::new(GatePrograms::default()),
             fleet: self.wardens.clone(),
             fleet_view: self.shown.fleet.subscribe(),
+            changed: self.shown.services.clone(),
             store,
             record: record(&audit),
             commit: Arc::new(move |changes, entries| {

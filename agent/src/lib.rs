@@ -19,17 +19,17 @@
 //!
 //! | task | what it reads | what it sends |
 //! |---|---|---|
-//! | worker (one per compose project) | its services' inboxes (`mpsc`), ends of its own actions | snapshots (`watch`), commits of state and entries |
+//! | worker (one per compose project) | its services' inboxes (`mpsc`), ends of its own actions | what each service shows (`published`), commits of state and entries |
 //! | poller | its interval, requests for a cycle (`mpsc`) | `Command::Check` to every service |
 //! | registry events | pushed images (`mpsc`) | `Command::Check` to those that use one |
 //! | events | the engine's event stream | `Command::Input` to the services concerned |
 //! | engine health | its interval, hints (`Notify`) | `EngineHealth` (`watch`) |
 //! | state health | failed writes (`watch`) | one entry when they begin and one when they end |
-//! | monitor | snapshots, its interval | `Input::Measured` |
+//! | monitor | what services show, its interval | `Input::Measured` |
 //! | reload | SIGHUP | `Command::Reconfigure`, the active configuration (`watch`) |
 //! | fleet | the wardens' decisions | what is known of the fleet (`watch`) |
-//! | fleet report | snapshots | inventories and leases, to the wardens |
-//! | status publisher | snapshots | status frames (`watch`) for all streams |
+//! | fleet report | what services show | inventories and leases, to the wardens |
+//! | status publisher | what services show | status frames (`watch`) for all streams |
 //! | outbox, audit file, one per destination | entries that are durable | files, mail, webhooks, the warden |
 //!
 //! # Glossary

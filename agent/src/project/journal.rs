@@ -19,8 +19,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// What of a service is durable.
 pub(super) struct Journal {
     commit: Commit,
-    /// What was written last, where the service began with another state: else it is the service's.
-    saved: Option<Box<Durable>>,
+    /// The service began with another state than the one that was written last: the next write has its state, too.
+    is_behind: bool,
     /// The last write failed: why, and when the next one is tried.
     failed: Option<(StoreError, Instant)>,
     /// Entries of the service's first state, which go with the first write.
@@ -30,15 +30,13 @@ pub(super) struct Journal {
 impl Journal {
     /// Nothing is to be written yet.
     pub(super) fn new(commit: Commit) -> Self {
-        Self { commit, saved: None, failed: None, first_words: Vec::new() }
+        Self { commit, is_behind: false, failed: None, first_words: Vec::new() }
     }
 
     /// A service that was left in the state `left` goes on in the state `first`, of which `entries` tell: both go with the
     /// next write.
-    pub(super) fn begin(&mut self, left: Durable, first: &Durable, entries: Vec<AuditEntry>) {
-        if self.saved.is_none() && left != *first {
-            self.saved = Some(Box::new(left));
-        }
+    pub(super) fn begin(&mut self, left: &Durable, first: &Durable, entries: Vec<AuditEntry>) {
+        self.is_behind |= left != first;
         self.first_words.extend(entries);
     }
 
@@ -57,8 +55,7 @@ impl Journal {
         entries: Vec<AuditEntry>,
     ) -> Result<(), StoreError> {
         let entries = [self.first_words.clone(), entries].concat();
-        let saved = self.saved.as_deref().unwrap_or(before);
-        let is_same = durable == saved;
+        let is_same = !self.is_behind && durable == before;
         if is_same && entries.is_empty() {
             return Ok(());
         }
@@ -70,13 +67,13 @@ impl Journal {
             self.failed = Some((error.clone(), Instant::now() + RETRY));
             return Err(error);
         }
-        if durable.step() != saved.step() {
+        if durable.step() != before.step() {
             let step = durable.step().map_or("done", |(step, _)| step);
             tracing::info!(service = name, step, "journaled");
         }
         self.failed = None;
         self.first_words.clear();
-        self.saved = None;
+        self.is_behind = false;
         Ok(())
     }
 

@@ -28,12 +28,14 @@ use crate::service::clock_shift::is_jump;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, Observation};
 use crate::service::outcome::Ended;
+use crate::service::status::Published;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
 use super::inbox;
 use super::journal::Journal;
 use super::observe::{check_end, fleet_views};
+use super::published;
 use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
 
 /// Time that a step under way gets when the service has to end or changes; what is longer is left to the journal.
@@ -89,15 +91,15 @@ enum Lifecycle {
 
 /// One service in its project's worker.
 pub struct Member {
-    /// On the heap, as drafts of it are: a task's future has room for all values that it ever holds at once.
-    pub(super) service: Box<Service>,
+    /// Shared with what is shown of it until it changes.
+    pub(super) service: Arc<Service>,
     /// There is something new to be acted on.
     is_touched: bool,
     /// There may be something new to be shown.
     is_stale: bool,
     world: Arc<World>,
     inbox: inbox::Receiver<Command>,
-    snapshot: watch::Sender<Arc<crate::service::status::Snapshot>>,
+    shown: published::Sender,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     /// How far the pull under way is, if there is one.
     pulled: Option<watch::Receiver<PullProgress>>,
@@ -129,20 +131,21 @@ impl Member {
     ) -> (Self, Handle) {
         let mut journal = Journal::new(world.commit.clone());
         let (boot, now) = (boot(&world), world.clock.now());
-        let (mut service, entries) =
-            Service::new(config.clone(), durable.clone(), boot, reason_to_start, now);
+        let left = durable.clone();
+        let (mut service, entries) = Service::new(config.clone(), durable, boot, reason_to_start, now);
         let mut known = world.fleet_view.clone();
         service.set_fleet(known.borrow_and_update().clone());
-        journal.begin(durable, service.durable(), entries);
+        journal.begin(&left, service.durable(), entries);
         let (sender, inbox) = inbox::channel();
-        let (snapshot, shown) = watch::channel(Arc::new(service.snapshot(PullProgress::default())));
+        let service = Arc::new(service);
+        let (shown, published) = published::channel(Published::new(service.clone()), world.changed.clone());
         let member = Self {
-            service: Box::new(service),
+            service,
             is_touched: true,
             is_stale: true,
             world,
             inbox,
-            snapshot,
+            shown,
             running: FuturesUnordered::new(),
             pulled: None,
             lifecycle: Lifecycle::Active,
@@ -153,11 +156,21 @@ impl Member {
             held: VecDeque::new(),
             last_seen: (now, Instant::now()),
         };
-        (member, Handle { config, inbox: sender, snapshot: shown })
+        (member, Handle { config, inbox: sender, published })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.service.config().name
+    }
+
+    /// The service, to be changed in memory only.
+    pub(super) fn service_mut(&mut self) -> &mut Service {
+        Arc::make_mut(&mut self.service)
+    }
+
+    /// A copy to decide on. On the heap: a task's future has room for all values that it ever holds at once.
+    fn draft(&self) -> Box<Service> {
+        Box::new(Service::clone(&self.service))
     }
 
     /// The project that it has to work on: that of a deployment under way, or the configured one.
@@ -209,7 +222,7 @@ impl Member {
         if self.service.is_stepping() {
             tracing::warn!("a step of the deployment is still under way; the next start takes it up");
         }
-        let mut draft = self.service.clone();
+        let mut draft = self.draft();
         draft.on_shutdown();
         if let Err(error) = self.commit(draft, Vec::new(), now).await {
             tracing::error!(service = self.name(), %error, "the last state could not be written");
@@ -238,8 +251,8 @@ impl Member {
             Service::new(config, durable.clone(), boot(&self.world), StartReason::Reload, now);
         service.set_fleet(self.world.fleet_view.borrow().clone());
         service.inherit_leases(&self.service);
-        self.journal.begin(durable, service.durable(), entries);
-        *self.service = service;
+        self.journal.begin(&durable, service.durable(), entries);
+        self.service = Arc::new(service);
         self.touch();
         self.publish();
         // Whoever does not wait for it sees it in the snapshot.
@@ -292,7 +305,7 @@ impl Member {
             return;
         }
         loop {
-            let mut draft = self.service.clone();
+            let mut draft = self.draft();
             let action = if self.is_retired() { draft.lease_to_return(now) } else { draft.next(now) };
             if self.commit(draft, Vec::new(), now).await.is_err() {
                 return;
@@ -306,7 +319,7 @@ impl Member {
     async fn command(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Request(ask, reply) => {
-                let mut draft = self.service.clone();
+                let mut draft = self.draft();
                 let (answer, entries) = draft.ask(ask, now);
                 let answer = self.commit(draft, entries, now).await.map(|()| answer);
                 self.publish();
@@ -315,27 +328,27 @@ impl Member {
             }
             Command::Check(cycle, done) => {
                 if cycle.is_by_person() {
-                    let mut draft = self.service.clone();
+                    let mut draft = self.draft();
                     draft.asked_with_all();
                     // Where it can't be written now, the record says why, and nothing could be done about it anyway.
                     let _ = self.commit(draft, Vec::new(), now).await;
                 }
-                if self.service.check(cycle.is_new()) {
+                if self.service_mut().check(cycle.is_new()) {
                     self.cycle = Some(cycle);
                     self.waiting.push(done);
                 } else {
-                    self.service.look(now);
+                    self.service_mut().look(now);
                 }
             }
-            Command::TagPushed => self.service.tag_was_pushed(now),
-            Command::Inspect => self.service.look(now),
+            Command::TagPushed => self.service_mut().tag_was_pushed(now),
+            Command::Inspect => self.service_mut().look(now),
             Command::Input(input) => self.take_in(input, now).await,
             Command::Reconfigure(config, reply) => {
                 self.lifecycle = Lifecycle::Changing(config, reply, Instant::now() + STOP_GRACE);
             }
             Command::Retire(reply) => {
                 self.lifecycle = Lifecycle::Retiring;
-                self.service.retire();
+                self.service_mut().retire();
                 // Whoever does not wait for the answer learns of the end.
                 let _ = reply.send(self.service.durable().is_deploying());
             }
@@ -374,7 +387,7 @@ impl Member {
     /// Decides on a fact; one that can't be decided on now waits for its turn.
     async fn take_in(&mut self, input: Box<Input>, now: Timestamp) {
         if self.held.is_empty() {
-            let mut draft = self.service.clone();
+            let mut draft = self.draft();
             let entries = draft.apply(input.as_ref().clone(), now);
             if self.commit(draft, entries, now).await.is_ok() {
                 return;
@@ -393,10 +406,10 @@ impl Member {
         if self.held.is_empty() && !self.journal.has_first_words() {
             return Ok(());
         }
-        self.commit(self.service.clone(), Vec::new(), now).await?;
+        self.commit(self.draft(), Vec::new(), now).await?;
         while let Some((came, input)) = self.held.front().cloned() {
             self.journal.ready()?;
-            let mut draft = self.service.clone();
+            let mut draft = self.draft();
             // A hint tells of the world at its time: stops before a gap are told from later ones by that. What follows
             // on the end of an action begins only now.
             let at = if input.ends_an_action() { now } else { came };
@@ -417,7 +430,7 @@ impl Member {
         let entries = [draft.take_unsaid(), entries].concat();
         let (ended, notes) = (draft.take_ended(), draft.take_notes());
         self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
-        self.service = draft;
+        self.service = Arc::from(draft);
         for note in notes {
             tracing::warn!(service = self.service.config().name, "{note}");
         }
@@ -441,10 +454,10 @@ impl Member {
 
     /// The clock was set by `by`.
     fn shift(&mut self, by: SignedDuration) {
-        let before = self.service.durable().clone();
-        self.service.shift(by);
+        let before = self.service.clone();
+        self.service_mut().shift(by);
         // What is waited for is written anew: whoever is killed now begins again by the clock as it is.
-        self.journal.begin(before, self.service.durable(), Vec::new());
+        self.journal.begin(before.durable(), self.service.durable(), Vec::new());
         for (came, _) in &mut self.held {
             *came = came.checked_add(by).unwrap_or(*came);
         }
@@ -466,14 +479,7 @@ impl Member {
     /// Shows how it is now.
     fn publish(&self) {
         let pulled = self.pulled.as_ref().map(|pulled| *pulled.borrow()).unwrap_or_default();
-        let shown = self.service.snapshot(pulled);
-        self.snapshot.send_if_modified(|old| {
-            let changed = **old != shown;
-            if changed {
-                *old = Arc::new(shown);
-            }
-            changed
-        });
+        self.shown.send(Published { service: self.service.clone(), pulled });
     }
 
     /// When it has to be asked again although nothing happens.

@@ -7,6 +7,7 @@
 //! | `journal.rs` | what of a service is durable: state and entries in one transaction |
 //! | `inbox.rs` | the queues to a service and to a worker |
 //! | `placement.rs` | which project has a worker, and how a service gets to it |
+//! | `published.rs` | what services show, and the signal that it has changed |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `perform.rs` | one step of a rollout |
 //! | `swarm.rs` | one check, or one step, of a swarm service |
@@ -28,6 +29,7 @@ mod newer;
 mod observe;
 mod perform;
 pub mod placement;
+pub mod published;
 pub mod services;
 mod swarm;
 mod tag_file;

@@ -5,10 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_common::clock::Clock;
 use evenkeel_common::supervisor::TaskSet;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::inbox;
 use super::worker::{Member, ProjectKey, Worker};
+
+/// Workers that decide and write at once. At the start, and in a poll cycle, all have something to decide: drafts and rows
+/// of hundreds of services at once would be the most memory that the program ever takes, and would stay with it.
+const DECIDING: usize = 16;
 
 /// The workers by project. Clones are the same.
 #[derive(Clone)]
@@ -19,12 +24,14 @@ struct Inner {
     tasks: TaskSet,
     stop: CancellationToken,
     workers: Mutex<HashMap<ProjectKey, inbox::Sender<Vec<Member>>>>,
+    deciding: Semaphore,
 }
 
 impl Placement {
     /// No workers yet. They will run in `tasks` until `stop`.
     pub fn new(clock: Arc<dyn Clock>, tasks: TaskSet, stop: CancellationToken) -> Self {
-        Self(Arc::new(Inner { clock, tasks, stop, workers: Mutex::default() }))
+        let deciding = Semaphore::new(DECIDING);
+        Self(Arc::new(Inner { clock, tasks, stop, workers: Mutex::default(), deciding }))
     }
 
     /// Hands services to the workers of the projects that they have to work on; those of one project together.
@@ -54,6 +61,11 @@ impl Placement {
             workers.remove(key);
         }
         is_left
+    }
+
+    /// Waits until this worker is one of the few that decide at the same time.
+    pub(super) async fn may_decide(&self) -> SemaphorePermit<'_> {
+        self.0.deciding.acquire().await.expect("it is never closed")
     }
 
     fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, inbox::Sender<Vec<Member>>>> {

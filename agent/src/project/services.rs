@@ -60,6 +60,8 @@ pub struct Services {
 pub struct Dependencies {
     /// Whether the container engine answers.
     pub engine: watch::Receiver<EngineHealth>,
+    /// Signal that a service shows something else.
+    pub services: watch::Receiver<()>,
     /// Whether the state can be written.
     pub state: watch::Receiver<Option<Failing>>,
 }
@@ -139,9 +141,9 @@ impl Services {
         workers: &[Handle],
         now: Timestamp,
     ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
-        let shown: Vec<_> = workers.iter().map(|worker| worker.snapshot.borrow().clone()).collect();
+        let shown: Vec<_> = workers.iter().map(|worker| worker.published.get()).collect();
         let around = self.around(now);
-        shown.into_iter().map(move |snapshot| snapshot.record(&around.context()))
+        shown.into_iter().map(move |shown| shown.snapshot().record(&around.context()))
     }
 
     fn around(&self, now: Timestamp) -> Around {
@@ -152,7 +154,7 @@ impl Services {
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
         let worker = self.worker(name)?;
-        let snapshot = worker.snapshot.borrow().clone();
+        let snapshot = worker.published.snapshot();
         Ok(gates::why(&snapshot, &worker.config, &self.around(now).context()))
     }
 
@@ -169,11 +171,6 @@ impl Services {
     /// All workers, once they are loaded.
     fn loaded(&self) -> Result<Workers, ServiceError> {
         self.workers.borrow().clone().ok_or(ServiceError::Starting)
-    }
-
-    /// All workers, and when they are others.
-    pub fn watch_workers(&self) -> WorkersWatch {
-        self.workers.clone()
     }
 
     /// Ends when every worker has answered. One that is just being exchanged does not count.
@@ -228,19 +225,15 @@ impl Services {
         self.poll_state.borrow().clone()
     }
 
-    /// Says that something that [`Services::report`] shows of the workers of now has changed. Several changes of one
-    /// service may be one.
+    /// Says that something that [`Services::report`] shows has changed. Several changes may be one.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        let workers = self.workers();
-        let services: Vec<_> =
-            workers.iter().map(|worker| changes_of(worker.snapshot.clone()).boxed()).collect();
-        let engine = changes_in(self.dependencies.engine.clone(), |engine| engine.error.clone());
-        let around = [
+        stream::select_all([
+            changes_of(self.workers.clone()).boxed(),
+            changes_of(self.dependencies.services.clone()).boxed(),
             changes_of(self.poll_state.clone()).boxed(),
             changes_of(self.dependencies.state.clone()).boxed(),
-            engine.boxed(),
-        ];
-        stream::select_all(services.into_iter().chain(around))
+            changes_in(self.dependencies.engine.clone(), |engine| engine.error.clone()).boxed(),
+        ])
     }
 
     /// `GET /status/<name>` (spec 2.1).
@@ -252,12 +245,12 @@ impl Services {
 
     /// `GET /blocked` (spec 2.6).
     pub fn blocked(&self) -> Result<BTreeMap<String, String>, ServiceError> {
-        self.by_image(|worker| worker.snapshot.borrow().blocked.clone())
+        self.by_image(|worker| worker.published.snapshot().blocked)
     }
 
     /// `GET /not-found` (spec 2.6).
     pub fn not_found(&self) -> Result<BTreeMap<String, String>, ServiceError> {
-        self.by_image(|worker| worker.snapshot.borrow().not_found.clone())
+        self.by_image(|worker| worker.published.snapshot().not_found)
     }
 
     /// `GET /errored` (spec 2.6).
@@ -269,7 +262,7 @@ impl Services {
     /// What is not done because it is not the agent's to do, each with the service's name.
     pub fn warnings(&self) -> Vec<String> {
         let of_one = |worker: &Handle| {
-            let warnings = worker.snapshot.borrow().warnings.clone();
+            let warnings = worker.published.snapshot().warnings;
             warnings
                 .into_iter()
                 .map(|warning| format!("{}: {warning}", worker.config.name))

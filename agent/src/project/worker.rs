@@ -27,13 +27,13 @@ use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
 use crate::service::shared::hear_others;
-use crate::service::status::Snapshot;
 
 use super::cycle::Cycle;
 use super::inbox;
 use super::member::Event;
 pub use super::member::Member;
 use super::placement::Placement;
+use super::published::{self, Changed};
 
 /// Where entries go.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
@@ -67,6 +67,8 @@ pub struct World {
     pub fleet: Arc<dyn Fleet>,
     /// What is known of the fleet.
     pub fleet_view: watch::Receiver<Arc<FleetView>>,
+    /// Whom to tell that a service shows something else.
+    pub changed: Changed,
     /// Durable state, to be read.
     pub store: Arc<dyn Store>,
     /// How it is written.
@@ -113,7 +115,7 @@ pub struct Handle {
     /// Where commands go.
     pub inbox: inbox::Sender<Command>,
     /// What it shows.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub published: published::Receiver,
 }
 
 /// Key of a service's state in the store.
@@ -175,15 +177,14 @@ impl Worker {
     /// Works until `stop`, or until it has no service left. A step under way gets its time.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut is_stopping = false;
+        let mut came = None;
         loop {
             // On the heap only while it goes on: a task has room for the largest of what it waits for, and most of the time it
             // waits for what comes next.
-            Box::pin(self.see_off()).await;
+            Box::pin(self.decide(came.take())).await;
             if self.members.is_empty() && (is_stopping || self.placement.close(&self.key)) {
                 return;
             }
-            Box::pin(self.act()).await;
-            self.publish();
             let wake = self.wake_in();
             let next = self.first;
             tokio::select! {
@@ -195,10 +196,22 @@ impl Worker {
                     self.members.iter_mut().for_each(Member::stop);
                 }
                 Some(arrivals) = self.arrivals.recv(), if !is_stopping => self.admit(arrivals),
-                (at, event) = next_event(&mut self.members, next) => Box::pin(self.take(at, event)).await,
+                event = next_event(&mut self.members, next) => came = Some(event),
                 () = sleep_for(wake), if wake.is_some() => {}
             }
         }
+    }
+
+    /// Takes in what happened to one of the services, and does all that is to be done now.
+    async fn decide(&mut self, came: Option<(usize, Event)>) {
+        let placement = self.placement.clone();
+        let _one_of_few = placement.may_decide().await;
+        if let Some((at, event)) = came {
+            self.take(at, event).await;
+        }
+        self.see_off().await;
+        self.act().await;
+        self.publish();
     }
 
     /// Takes in services. One with a deployment under way comes before those that might begin one.
@@ -218,7 +231,7 @@ impl Worker {
         services.sort_by(|a, b| a.name.cmp(&b.name));
         let services: Arc<[_]> = services.into();
         for member in &mut self.members {
-            member.service.set_siblings(services.clone());
+            member.service_mut().set_siblings(services.clone());
         }
     }
 
@@ -235,7 +248,7 @@ impl Worker {
                 has_changed = true;
             } else if !self.members[at].is_at_home(&self.key) {
                 let mut member = self.members.remove(at);
-                member.service.sibling_ends(now);
+                member.service_mut().sibling_ends(now);
                 self.placement.place(vec![member]);
                 has_changed = true;
             } else {
@@ -277,7 +290,7 @@ impl Worker {
             if self.turn.take().is_some() {
                 self.first = self.first.wrapping_add(1);
                 for member in &mut self.members {
-                    member.service.sibling_ends(now);
+                    member.service_mut().sibling_ends(now);
                     member.touch();
                 }
                 has_changed = true;
@@ -288,7 +301,7 @@ impl Worker {
         }
         if let Some(turn) = &self.turn {
             for member in self.members.iter_mut().filter(|member| member.name() != turn) {
-                member.service.sibling_begins(turn);
+                member.service_mut().sibling_begins(turn);
             }
         }
         has_changed

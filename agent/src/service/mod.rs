@@ -71,7 +71,7 @@ pub mod swarm;
 mod wording;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -43,8 +43,6 @@ pub struct Snapshot {
     pub declined: BTreeMap<String, Digest>,
     /// Full IDs of the containers that can be measured.
     pub running: Vec<String>,
-    /// Containers, by ID or name, whose network containers of this service use.
-    pub network_owners: BTreeSet<String>,
     /// What of the service is not done because it is not the agent's to do.
     pub warnings: Vec<String>,
     /// Why no update of a swarm service is deployed: it has no tasks, or is a job.
@@ -72,6 +70,33 @@ pub struct Snapshot {
     pub leases: Vec<FleetAsk>,
     /// What the last deployment was asked for, if it has ended with a verdict.
     pub decided: Vec<FleetAsk>,
+}
+
+/// A service as it is shown: its snapshot is made when it is asked for, so that a service at rest is in memory once.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The service at that moment.
+    pub service: Arc<Service>,
+    /// How far a pull under way was.
+    pub pulled: PullProgress,
+}
+
+impl Published {
+    /// A service of which nothing is being pulled.
+    pub fn new(service: Arc<Service>) -> Self {
+        Self { service, pulled: PullProgress::default() }
+    }
+
+    /// What it shows.
+    pub fn snapshot(&self) -> Snapshot {
+        self.service.snapshot(self.pulled)
+    }
+
+    /// Whether both show the same.
+    pub fn looks_like(&self, other: &Self) -> bool {
+        let is_same = Arc::ptr_eq(&self.service, &other.service) && self.pulled == other.pulled;
+        is_same || self.snapshot() == other.snapshot()
+    }
 }
 
 /// What a record depends on besides its service, at the moment of the answer.
@@ -204,7 +229,6 @@ impl Service {
             not_found: durable.not_found.clone(),
             declined: durable.declined.clone(),
             running: self.measurable(),
-            network_owners: self.network_owners().map(|owner| owner.given.clone()).collect(),
             warnings: self.warnings().collect(),
             undeployable: self.undeployable(),
             images: self.image_states(),
@@ -310,7 +334,8 @@ impl Service {
         self.containers().iter().filter(|container| is_running(container))
     }
 
-    fn network_owners(&self) -> impl Iterator<Item = &NetworkOwner> {
+    /// Containers whose network containers of this service use.
+    pub fn network_owners(&self) -> impl Iterator<Item = &NetworkOwner> {
         self.containers().iter().filter_map(|container| container.network_of.as_ref())
     }
 

@@ -34,7 +34,6 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         not_found: BTreeMap::new(),
         declined: BTreeMap::new(),
         running: Vec::new(),
-        network_owners: BTreeSet::new(),
         warnings: Vec::new(),
         undeployable: None,
         images: Vec::new(),

@@ -49,7 +49,7 @@ use crate::ports::PullProgress;
 
 const IMAGE: &str = "localhost:5000/web:1";
 
-pub(super) fn config() -> ServiceConfig {
+pub(crate) fn config() -> ServiceConfig {
     ServiceConfig {
         name: "web".into(),
         images: vec![ConfiguredImage {

@@ -143,8 +143,8 @@ impl Events {
                 let _ = worker.inbox.send(Command::Input(Box::new(input)));
             } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
                 // What uses the network of a container of others is cut off by that.
-                let network_owners = &worker.snapshot.borrow().network_owners;
-                if network_owners.contains(&event.id) || network_owners.contains(&event.name) {
+                let service = worker.published.get().service;
+                if service.network_owners().any(|owner| [&event.id, &event.name].contains(&&owner.given)) {
                     let _ = worker.inbox.send(Command::Inspect);
                 }
             }

@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::fleet::Fleet;
+use crate::project::published;
 use crate::project::services::Services;
 use crate::project::worker::Handle;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::status::Snapshot;
 
 /// How often it is looked whether the inventory has changed.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -111,7 +111,7 @@ impl FleetReporter {
     async fn leases(&self) {
         let mut kept: BTreeMap<String, Lease> = BTreeMap::new();
         // Those of services that are configured no more, too, until they have ended.
-        let mut doors: Vec<watch::Receiver<Arc<Snapshot>>> = Vec::new();
+        let mut doors: Vec<published::Receiver> = Vec::new();
         let mut view = self.view.clone();
         loop {
             // Where no warden decides anything, there are no leases to look for.
@@ -119,18 +119,19 @@ impl FleetReporter {
                 return std::future::pending().await;
             }
             for worker in self.services.workers().iter() {
-                if !doors.iter().any(|door| door.same_channel(&worker.snapshot)) {
-                    doors.push(worker.snapshot.clone());
+                if !doors.iter().any(|door| door.is_same(&worker.published)) {
+                    doors.push(worker.published.clone());
                 }
             }
             let (mut held, mut decided) = (Vec::new(), Vec::new());
-            for door in &mut doors {
-                let snapshot = door.borrow_and_update();
-                held.extend(snapshot.leases.iter().cloned());
-                decided.extend(snapshot.decided.iter().cloned());
-            }
-            // What a service that has ended showed last counts once more: its verdict may not have been seen.
-            doors.retain(|door| door.has_changed().is_ok());
+            doors.retain(|door| {
+                // Asked first: what a service that has ended showed last counts, too.
+                let has_ended = door.has_ended();
+                let snapshot = door.snapshot();
+                held.extend(snapshot.leases);
+                decided.extend(snapshot.decided);
+                !has_ended
+            });
             let renew = reconcile(&mut kept, &held, &decided, Instant::now(), &self.push);
             let renew = renew.iter().map(|ask| async {
                 if let Err(error) = self.fleet.ask(ask).await {
@@ -165,7 +166,7 @@ impl Sent {
 }
 
 fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> Vec<InventoryImage> {
-    let snapshot = worker.snapshot.borrow();
+    let snapshot = worker.published.snapshot();
     let image = |configured: &crate::config::ConfiguredImage| {
         let reference = snapshot.in_force.get(&configured.configured).unwrap_or(&configured.reference);
         let reference = reference.to_string();

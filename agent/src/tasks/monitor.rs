@@ -54,14 +54,9 @@ impl Monitor {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut readings = Readings::default();
         let mut round: Option<Instant> = None;
-        let mut workers = self.services.watch_workers();
         let mut changes = self.services.changes().boxed();
         loop {
             // What has changed by now is seen in this pass.
-            if workers.has_changed().unwrap_or_default() {
-                workers.mark_unchanged();
-                changes = self.services.changes().boxed();
-            }
             while let Some(Some(())) = changes.next().now_or_never() {}
             let interval = self.active.borrow_and_update().config.monitor.stats_interval;
             let now = Instant::now();
@@ -84,7 +79,6 @@ impl Monitor {
                 if !again {
                     tokio::select! {
                         Some(()) = changes.next() => {}
-                        Ok(()) = workers.changed() => workers.mark_changed(),
                         Ok(()) = self.active.changed() => {}
                         else => std::future::pending().await,
                     }
@@ -106,7 +100,7 @@ impl Monitor {
         let mut services = Vec::new();
         let mut all = HashSet::new();
         for worker in workers.iter().filter(|worker| !worker.config.silent) {
-            let ids = worker.snapshot.borrow().running.clone();
+            let ids = worker.published.snapshot().running;
             all.extend(ids.iter().cloned());
             services.push((worker, ids));
         }

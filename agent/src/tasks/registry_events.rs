@@ -155,7 +155,7 @@ impl RegistryEvents {
                 // An error means that the service is no longer configured.
                 let _ = worker.inbox.send(Command::TagPushed);
             }
-            let name = worker.snapshot.borrow().status.name.clone();
+            let name = worker.config.name.clone();
             if !waiting.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone()) {
                 continue;
             }
@@ -207,8 +207,8 @@ impl Follow {
 }
 
 /// A service that is being deployed does not check; it does when it is done.
-async fn poll(mut worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
-    let is_there = worker.snapshot.wait_for(|shown| !shown.status.deploying).await.is_ok();
+async fn poll(worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
+    let is_there = worker.published.wait_for(|shown| !shown.status.deploying).await.is_ok();
     waiting.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     if !is_there {
         return;

@@ -73,7 +73,6 @@ impl Publisher {
 
     /// Makes frames as long as somebody listens.
     async fn publish(&self) {
-        let mut workers = self.services.watch_workers();
         let mut changes = self.services.changes().boxed();
         loop {
             // All that has changed by now goes into one frame.
@@ -86,7 +85,6 @@ impl Publisher {
             tokio::select! {
                 () = self.frames.0.wanted.notified() => {}
                 Some(()) = changes.next() => {}
-                Ok(()) = workers.changed() => changes = self.services.changes().boxed(),
                 () = tokio::time::sleep(EVERY) => {}
             }
         }

@@ -34,6 +34,7 @@ use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
 use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::published::Changed;
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::{Boot, StartReason};
 use evenkeel_agent::service::input::{Input, ServiceRequest};
@@ -118,6 +119,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         gate_command: Arc::new(fake.clone()),
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),
+        changed: Changed::default(),
         store,
         commit: Arc::new(move |changes, entries| {
             let audit = audit.clone();

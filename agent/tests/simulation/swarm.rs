@@ -250,10 +250,10 @@ async fn a_key_of_a_swarm_service_that_can_not_be_used_is_warned_of() {
     let (member, handle) =
         Member::new(Arc::new(config), Durable::default(), world.clone(), StartReason::Start);
     let tasks = run(&world, vec![member]);
-    let mut shown = handle.snapshot.clone();
+    let shown = handle.published.clone();
     let warned = async {
         let warned = shown.wait_for(|shown| !shown.warnings.is_empty()).await.expect("it goes on");
-        warned.warnings.clone()
+        warned.warnings
     };
     tokio::select! {
         () = polls(&handle, &world, Script::Poll) => unreachable!("polling never ends"),

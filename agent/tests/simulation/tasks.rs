@@ -57,7 +57,7 @@ fn services(handles: &[Handle]) -> Arc<Services> {
     let (_, workers) = watch::channel(Some(handles.into()));
     let (_, engine) = watch::channel(EngineHealth::default());
     let (_, state) = watch::channel(None);
-    let dependencies = Dependencies { engine, state };
+    let dependencies = Dependencies { engine, services: Changed::default().subscribe(), state };
     Arc::new(Services::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
 }
 
@@ -208,7 +208,7 @@ async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_t
         let world = world(&fake, Arc::new(fake.clone())).await;
         let (member, handle) = member("shop", &world);
         let tasks = run(&world, vec![member]);
-        let mut shown = handle.snapshot.clone();
+        let shown = handle.published.clone();
         let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();
         let script = async {

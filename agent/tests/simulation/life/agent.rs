@@ -1,12 +1,13 @@
 //! One incarnation of the agent: its own tasks around real workers, in the fake world.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_agent::config::active::ActiveConfig;
 use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::published;
 use evenkeel_agent::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::StartReason;
@@ -35,6 +36,8 @@ pub(crate) struct Agent {
     placement: Placement,
     workers: watch::Sender<Option<Workers>>,
     doors: BTreeMap<String, Handle>,
+    /// What each service shows, until it has ended.
+    shown: Arc<Mutex<Vec<published::Receiver>>>,
     polls: mpsc::UnboundedSender<()>,
     tasks: TaskSet,
     stop: CancellationToken,
@@ -65,12 +68,14 @@ impl Agent {
             placement,
             workers,
             doors: BTreeMap::new(),
+            shown: Arc::default(),
             polls,
             tasks,
             stop,
             deliver,
             deliveries,
         };
+        agent.spawn_status();
         agent.begin(config, former).await;
         agent.spawn_tasks(config, asked);
         agent
@@ -102,17 +107,37 @@ impl Agent {
         let durable = self.fake.durable(&state_key(&config.name)).await;
         let (member, handle) = Member::new(config, durable, self.world.clone(), reason);
         self.doors.insert(handle.config.name.clone(), handle.clone());
-        let (fake, mut shown) = (self.fake.clone(), handle.snapshot.clone());
+        self.shown.lock().expect("nobody panics with it").push(handle.published.clone());
+        self.world.changed.send_replace(());
+        (member, handle)
+    }
+
+    /// Looks at what the services show, one after the other: a life that is lived twice tells of them in the same order.
+    fn spawn_status(&self) {
+        let (fake, shown, stop) = (self.fake.clone(), self.shown.clone(), self.stop.clone());
+        let mut changes = self.world.changed.subscribe();
         self.tasks.spawn("status", async move {
             loop {
-                let record = shown.borrow_and_update().record(&context(&fake));
-                fake.shows(&record);
-                if shown.changed().await.is_err() {
+                let is_stopping = stop.is_cancelled();
+                let is_over = {
+                    let mut shown = shown.lock().expect("nobody panics with it");
+                    shown.retain(|one| {
+                        let has_ended = one.has_ended();
+                        fake.shows(&one.snapshot().record(&context(&fake)));
+                        !has_ended
+                    });
+                    is_stopping && shown.is_empty()
+                };
+                if is_over {
                     return;
+                }
+                tokio::select! {
+                    biased;
+                    changed = changes.changed() => changed.expect("the world is still there"),
+                    () = stop.cancelled(), if !is_stopping => {}
                 }
             }
         });
-        (member, handle)
     }
 
     fn spawn_tasks(&mut self, config: &Config, asked: mpsc::UnboundedReceiver<()>) {
@@ -125,7 +150,7 @@ impl Agent {
             self.workers.subscribe(),
             self.polls.clone(),
             poll_state.subscribe(),
-            Dependencies { engine: health.subscribe(), state },
+            Dependencies { engine: health.subscribe(), services: self.world.changed.subscribe(), state },
             Uptime::starting_now(),
         ));
         let check_now = Arc::new(Notify::new());
@@ -224,7 +249,7 @@ impl Agent {
     /// What it shows.
     pub(crate) fn at_end(&self) -> Vec<AtEnd> {
         let at_end = |handle: &Handle| {
-            let record = handle.snapshot.borrow().record(&context(&self.fake));
+            let record = handle.published.snapshot().record(&context(&self.fake));
             AtEnd { config: handle.config.clone(), record }
         };
         self.workers().iter().map(at_end).collect()
