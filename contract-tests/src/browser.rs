@@ -222,21 +222,23 @@ impl Browser {
         }
     }
 
-    /// Clicks as a person does: the element must be there and visible.
+    /// Clicks as a person does: waits until the element is there, which must be visible then.
     #[track_caller]
     pub fn click(&self, css: &str) {
-        let clicked =
-            self.runtime.block_on(async { self.client.find(Locator::Css(css)).await?.click().await });
+        let clicked = self
+            .runtime
+            .block_on(async { self.client.wait().for_element(Locator::Css(css)).await?.click().await });
         if let Err(error) = clicked {
             panic!("click {css}: {error}");
         }
     }
 
-    /// Types into an element.
+    /// Types into an element, and waits until it is there.
     #[track_caller]
     pub fn write(&self, css: &str, text: &str) {
-        let written =
-            self.runtime.block_on(async { self.client.find(Locator::Css(css)).await?.send_keys(text).await });
+        let written = self.runtime.block_on(async {
+            self.client.wait().for_element(Locator::Css(css)).await?.send_keys(text).await
+        });
         if let Err(error) = written {
             panic!("write to {css}: {error}");
         }

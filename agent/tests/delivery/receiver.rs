@@ -82,9 +82,10 @@ impl Receiver {
             if request.url.path().starts_with("/fleet") || request.url.path() == "/inventory" {
                 return ResponseTemplate::new(404);
             }
-            let answer = answers.lock().unwrap().clone();
+            // Held until the request is in the list: one that comes after a change of the answer has got the new one.
+            let answer = answers.lock().unwrap();
             all.lock().unwrap().push(Taken { request: request.clone(), was_accepted: answer.accepts });
-            answer.template
+            answer.template.clone()
         };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -193,6 +193,7 @@ fn hostile_inventories_and_reasons_are_only_text() {
     browser.open(&stage.url());
     browser.wait("the map", "document.querySelectorAll('#map-rows > tr').length === 1");
     browser.click("#withheld summary");
+    browser.wait("why it is withheld", "document.querySelector('#withheld .failed-box')");
     browser.click(&cell(1, 1));
     browser.wait("the cell", "document.querySelector('#cell').open");
     for width in [1440, 320] {

@@ -109,6 +109,7 @@ fn hostile_text_is_only_text() {
     browser.wait("the entry", "document.querySelectorAll('#events > tr').length === 1");
     browser.wait("the card", "document.querySelectorAll('#machines > li').length === 1");
     browser.run("document.querySelector('#events summary').click();");
+    browser.wait("the box", "document.querySelector('#events .box')");
     for width in [1440, 390] {
         browser.size(width, 900);
         assert_eq!(browser.value("document.documentElement.scrollWidth <= innerWidth"), true, "{width}");
