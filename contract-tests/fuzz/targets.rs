@@ -1,4 +1,4 @@
-//! What fuzzers and `tests/fuzz.rs` feed with arbitrary bytes. Each panics when a promise is broken; nothing else counts.
+//! What fuzzers and `tests/api/fuzz.rs` feed with arbitrary bytes. Each panics when a promise is broken; nothing else counts.
 
 #![allow(dead_code, reason = "each of the fuzzers uses one of them")]
 

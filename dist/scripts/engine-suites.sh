@@ -20,12 +20,12 @@ ENGINE_PART='(binary(docker) & test(/^matrix::/))
 # which the whole of it runs anyway.
 ENGINE_PART_AND_KILLS="$ENGINE_PART | (binary(docker) & test(/^kill::.*::at_once\$/))"
 
-# With --engines: all that deploys, heals, starts and follows. Not the tests of the harness, and not those of the agent
-# alone, to which an engine makes no difference.
-ENGINE_WHOLE='binary(docker) - test(/^harness::/)'
+# With --engines: all that deploys, heals, starts and follows. Not the tests of the harness, not those of the agent
+# alone, to which an engine makes no difference, and not those that only podman can run.
+ENGINE_WHOLE='binary(docker) - test(/^harness::/) - test(/^podman::/)'
 
 # Podman has tests of its own, and some of the others run there. Its machine has one registry at a time.
-PODMAN_SUITE='binary(podman)
+PODMAN_SUITE='(binary(docker) & test(/^podman::/))
     | test(=update::a_pushed_image_goes_live_and_is_proven)
     | test(=rollback::an_unhealthy_image_is_undone)
     | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)

@@ -1,7 +1,7 @@
 //! The configuration of the services, read as the program reads its file: what a test does not set is as it is there.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_common::config::Configuration;
@@ -21,18 +21,15 @@ pub(crate) fn read(services: &[Value]) -> Config {
     config
 }
 
-/// A compose file; what is in it is the fake's business.
-fn compose_file() -> &'static Path {
-    static FILE: OnceLock<tempfile::NamedTempFile> = OnceLock::new();
-    FILE.get_or_init(|| tempfile::NamedTempFile::new().expect("a file can be made")).path()
-}
+/// A compose file. It must exist; what is in it is the fake's business.
+const COMPOSE_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
 
 /// What a service of the project `shop` has in the file: it updates these images and does nothing else.
 pub(crate) fn service(name: &str, images: &[&str]) -> Value {
     json!({
         "name": name,
         "images": images,
-        "compose_files": [compose_file()],
+        "compose_files": [COMPOSE_FILE],
         "compose_project": "shop",
         "auto_update": true,
         "health_grace": 10,

@@ -13,6 +13,7 @@ mod harness;
 mod heal;
 mod kill;
 mod matrix;
+mod podman;
 mod projects;
 mod push;
 mod registry;

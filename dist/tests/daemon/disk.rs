@@ -3,19 +3,24 @@
 use super::*;
 
 /// A small file system of its own, which can be filled. Only root can mount one.
-struct SmallDisk(PathBuf);
+struct SmallDisk {
+    at: PathBuf,
+    /// Removed once nothing is mounted in it.
+    _folder: TempDir,
+}
 
 impl SmallDisk {
-    fn mount(at: PathBuf) -> Self {
+    /// Mounts one at `at`, which is in `folder`.
+    fn mount(folder: TempDir, at: PathBuf) -> Self {
         fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");
         let done = mount.args(["-t", "tmpfs", "-o", "size=6m", "evenkeel.test"]).arg(&at).status().unwrap();
         assert!(done.success(), "mount: {done}");
-        Self(at)
+        Self { at, _folder: folder }
     }
 
     fn filler(&self) -> PathBuf {
-        self.0.join("filler")
+        self.at.join("filler")
     }
 
     /// Writes until nothing more fits.
@@ -33,7 +38,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).status();
     }
 }
 
@@ -43,8 +48,9 @@ fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_th
         println!("NOT RUN: only root can mount a file system of its own");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::mount(folder.path().join("state"));
+    let outer = tempfile::tempdir().unwrap();
+    let folder = TempDir::new_in(outer.path()).unwrap();
+    let disk = SmallDisk::mount(outer, folder.path().join("state"));
     let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
     let told = |d: &Daemon, event: &str, words: &str| {
         let entries = d.get("/audit?limit=500").unwrap_or_default();

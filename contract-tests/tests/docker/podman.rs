@@ -1,7 +1,5 @@
 //! Podman under a booted systemd. Not part of a plain run: `dist/test.sh` brings such a machine up, and
-//! `dist/scripts/with-engine.sh podman-5` does for a single test.
-//!
-//! A binary of its own: none of it can run on another engine, so that `binary(docker)` means what any engine can run.
+//! `dist/scripts/with-engine.sh podman-5` does for a single test. No other engine can run these.
 
 use contract_tests::{Agent, Health, Image, LABEL, Service, World, beside_engine, wait_for};
 use evenkeel_common::wire::Kind;

@@ -1,11 +1,9 @@
 //! The fuzz targets on their seeds and on many small changes of them; `fuzz/Cargo.toml` says how to search for longer.
-//!
-//! A binary of its own: it calls into both daemons' libraries, which the others do not link, as they start programs.
 
 use std::fs;
 use std::path::Path;
 
-#[path = "../fuzz/targets.rs"]
+#[path = "../../fuzz/targets.rs"]
 mod targets;
 
 /// Changed inputs per seed.

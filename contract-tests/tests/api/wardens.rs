@@ -1,6 +1,4 @@
-//! The agent's client of the wardens against real ones.
-//!
-//! A binary of its own: it calls into both daemons' libraries, which the others do not link, as they start programs.
+//! The agent's client of the wardens against real ones, in one process, so that a test can take a warden's store away.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
