@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts of this folder share: find out what a machine lacks, and bring just that.
-# Sourced, never run. Every function is quick and silent where nothing is missing.
+# Shared functions of the scripts in this folder: detect missing tools and install only those.
+# Sourced, never run. Every function is fast and silent if nothing is missing.
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 INVOKED=("$(cd "$(dirname "$0")" && pwd)/${0##*/}" "$@") # the script that sourced this
@@ -13,7 +13,7 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Runs a command as root, or says why it can't. sudo drops the environment, but a proxy is needed there, too.
+# Runs a command as root, or explains why it cannot. sudo drops the environment, so proxy variables are passed explicitly.
 as_root() {
     local name passed=""
     if [ "$(id -u)" -eq 0 ]; then
@@ -28,23 +28,22 @@ as_root() {
     sudo ${passed:+--preserve-env=$passed} -- "$@"
 }
 
-# Has sudo ask for the password now, where it must, and not in the middle of a line that counts seconds.
+# Makes sudo ask for the password now if it has to, and not in the middle of a progress line.
 want_root() {
     [ "$(id -u)" -ne 0 ] && have sudo || return 0
     sudo -n true 2>/dev/null && return 0
     say "this needs root: $*"
-    sudo -v || die "without root this can't go on: $*"
+    sudo -v || die "cannot continue without root: $*"
 }
 
-# What runs on this machine is never asked through a proxy.
+# Local services are never accessed through a proxy.
 if [ -n "${http_proxy:-}${https_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}${all_proxy:-}" ]; then
     no_proxy="${no_proxy:-${NO_PROXY:-}}"
     case ",$no_proxy," in *,127.0.0.1,*) ;; *) no_proxy="${no_proxy:+$no_proxy,}localhost,127.0.0.1,::1" ;; esac
     export no_proxy NO_PROXY="$no_proxy"
 fi
 
-# lock_file NAME: sets LOCK_FILE to a file in the folder of temporary files, which may be another user's: to be opened for
-# reading only.
+# lock_file NAME: sets LOCK_FILE to a file in the temporary folder. It may belong to another user, so open it read-only.
 lock_file() {
     LOCK_FILE="${TMPDIR:-/tmp}/$1"
     [ -e "$LOCK_FILE" ] || (umask 022 && : >"$LOCK_FILE")
@@ -54,8 +53,8 @@ lock_file() {
 
 TICKER=""
 
-# timed TEXT COMMAND...: runs what takes long in a subshell. A line says what is done, for how many seconds, and the last
-# that the command said; in a log there is such a line each half minute. What the command said is shown only if it fails,
+# timed TEXT COMMAND...: runs a slow command in a subshell. A progress line shows the text, the elapsed seconds and the last
+# output line; without a terminal, such a line is printed every 30 seconds. The output is only shown if the command fails:
 # its last TIMED_LINES lines.
 timed() {
     local text="$1" log began="$SECONDS" status=0
@@ -80,16 +79,16 @@ timed() {
     return "$status"
 }
 
-# tick SECONDS TEXT LOG PROCESS: says every so many seconds how far it is, as long as the process lives.
+# tick SECONDS TEXT LOG PROCESS: prints progress at this interval as long as the process exists.
 tick() {
     local began="$SECONDS" every="$1" text="$2" log="$3" line width last=0
     width="$( (stty size </dev/tty) 2>/dev/null | cut -d' ' -f2 || true)"
     [ "${width:-0}" -ge 20 ] || width=80
-    # Ended by a signal, it leaves a sleep behind: one second of it is not noticed.
+    # When killed, it leaves a sleep behind, but only for up to one second.
     while sleep 1 && [ -d "/proc/$4" ]; do
         [ $((SECONDS - began - last)) -ge "$every" ] || continue
         last=$((SECONDS - began))
-        # Of a line that was written over itself, the last state.
+        # For lines that overwrite themselves, the last state.
         line="$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | tr -cd '[:print:]\n' | grep -v '^ *$' | tail -n 1 || true)"
         line="$text: $last s${line:+, ${line#"${line%%[! ]*}"}}"
         if [ "$every" -eq 1 ]; then
@@ -100,7 +99,7 @@ tick() {
     done
 }
 
-# Ends the line that counts; for the traps of those who use `timed`.
+# Ends the progress line; for the traps of scripts that use `timed`.
 stop_ticker() {
     [ -n "$TICKER" ] || return 0
     kill "$TICKER" 2>/dev/null || true
@@ -115,20 +114,20 @@ APT_FRESH=""
 
 apt_refresh() {
     [ -z "$APT_FRESH" ] || return 0
-    have apt-get || die "apt-get is missing: these scripts bring packages on Debian and Ubuntu only; install by hand: $*"
+    have apt-get || die "apt-get is missing: these scripts only install packages on Debian and Ubuntu; install manually: $*"
     want_root "to read the package lists"
-    timed "reading the package lists" as_root apt-get update -q || say "apt-get update had faults; going on with the lists that are there"
+    timed "reading the package lists" as_root apt-get update -q || say "apt-get update failed; continuing with the existing lists"
     APT_FRESH=1
 }
 
-# The version that apt would install, empty where it knows none.
+# The version that apt would install; empty if there is none.
 apt_candidate() {
     apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: //p' | grep -v '(none)' || true
 }
 
 apt_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 
-# apt_install PACKAGE...: installs those that are not there.
+# apt_install PACKAGE...: installs the packages that are missing.
 apt_install() {
     local package missing=()
     for package in "$@"; do
@@ -142,12 +141,12 @@ apt_install() {
 }
 
 # apt_unpack PACKAGE FOLDER [APT_OPTION...]: unpacks a package without installing it, so that none of its
-# services starts. apt checks the package against its signed lists.
+# services starts. apt verifies the package against its signed lists.
 apt_unpack() {
     local package="$1" folder="$2"
     shift 2
     mkdir -p "$folder/deb"
-    # apt fetches as user _apt where it can; a folder that it can't write to only gives a warning.
+    # apt downloads as user _apt if possible; a folder that this user cannot write to only causes a warning.
     (cd "$folder/deb" && apt-get "$@" -qq download "$package" 2>"$folder/apt.log") ||
         die "apt-get could not download $package: $(tail -n 1 "$folder/apt.log")"
     dpkg -x "$folder/deb/${package}"_*.deb "$folder/root"
@@ -172,31 +171,32 @@ bring_rust() {
         else
             apt_install ca-certificates curl
             timed "installing Rust for $(id -un) with rustup's installer (https://rustup.rs)" install_rustup ||
-                die "Rust 1.$MIN_RUST_MINOR or newer is missing: see https://rustup.rs, then start this script again"
+                die "Rust 1.$MIN_RUST_MINOR or newer is missing: see https://rustup.rs, then run this script again"
         fi
     fi
     if ! rust_is_new_enough; then
-        have rustup || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1): install rustup (https://rustup.rs), then start this script again"
+        have rustup || die "Rust 1.$MIN_RUST_MINOR or newer is required, found $(rustc --version 2>&1): install rustup (https://rustup.rs), then run this script again"
         timed "fetching the current stable Rust" \
             rustup toolchain install stable --profile minimal -c clippy -c rustfmt ||
             die "rustup could not install the stable toolchain"
         export RUSTUP_TOOLCHAIN=stable
-        rust_is_new_enough || die "Rust 1.$MIN_RUST_MINOR or newer is needed, here is $(rustc --version 2>&1)"
+        rust_is_new_enough || die "Rust 1.$MIN_RUST_MINOR or newer is required, found $(rustc --version 2>&1)"
     fi
 }
 
 install_rustup() {
-    # Not as a pipe: what was fetched by half must not run by half.
+    # Not as a pipe: a partial download must not be executed.
     local installer
     installer="$(curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs)" &&
         sh -c "$installer" rustup-init -y -q --no-modify-path --profile minimal -c clippy -c rustfmt
 }
 
-# bring_cargo_tool NAME: a cargo subcommand, built once and kept in cargo's own folder.
+# bring_cargo_tool NAME: installs a cargo subcommand once, in cargo's folder. It runs for seconds, so it is not worth
+# minutes of optimization.
 bring_cargo_tool() {
     cargo "$1" --version >/dev/null 2>&1 && return 0
     timed "installing cargo-$1 (once; takes a few minutes)" \
-        env -u CARGO_TARGET_DIR cargo install --locked "cargo-$1"
+        env -u CARGO_TARGET_DIR cargo install --locked --debug "cargo-$1"
 }
 
 # --- engine ----------------------------------------------------------------------------------------------
@@ -214,12 +214,12 @@ bring_engine() {
         enter_engine_group
     fi
     if [ -n "${DOCKER_HOST:-}" ]; then
-        die "no container engine answers at DOCKER_HOST=$DOCKER_HOST: start it, or unset DOCKER_HOST"
+        die "no container engine responds at DOCKER_HOST=$DOCKER_HOST: start it, or unset DOCKER_HOST"
     fi
     if ! have dockerd; then
         apt_install docker.io iptables ca-certificates
     fi
-    if ! have docker; then # newer Debian keeps the client in a package of its own
+    if ! have docker; then # newer Debian has a separate package for the client
         apt_install docker-cli
     fi
     if engine_answers; then
@@ -233,8 +233,8 @@ bring_engine() {
 
 engine_refuses() { timeout 20 docker info 2>&1 | grep -qi 'permission denied'; }
 
-# The engine's socket belongs to a group. Starts the script again as the same user with that group added, for this run
-# only: nothing of the machine is changed.
+# Restarts the script as the same user with the group of the engine's socket added, for this run only. Nothing on the machine
+# is changed.
 enter_engine_group() {
     local socket=/var/run/docker.sock group saved
     group="$(stat -L -c %g "$socket" 2>/dev/null || true)"
@@ -242,8 +242,8 @@ enter_engine_group() {
         die "$(id -un) may not use the container engine: run this as root, or 'sudo usermod -aG docker $(id -un)' and log in again"
     fi
     want_root "to use the container engine, which $(id -un) may not"
-    say "$(id -un) may not use the container engine: going on in its group, for this run"
-    # Not as arguments: the environment may hold what others must not see.
+    say "$(id -un) may not use the container engine: continuing in its group, for this run"
+    # Not as arguments: the environment may contain secrets.
     saved="$(mktemp)"
     env -0 >"$saved"
     # shellcheck disable=SC2016  # the inner shell expands it
@@ -254,36 +254,36 @@ enter_engine_group() {
         EVENKEEL_IN_GROUP=1 exec bash "$@"' regroup "$saved" "${INVOKED[@]}"
 }
 
-# Starts the engine that is installed: through systemd where that runs the machine, else as our own process.
+# Starts the installed engine: through systemd if available, otherwise as our own process.
 start_engine() {
     local tries=0 flags=()
-    # The socket of an engine of our own is for whoever runs this.
+    # Give the current user access to the socket of our own engine.
     [ "$(id -u)" -eq 0 ] || flags=(--group "$(id -gn)")
     if [ -d /run/systemd/system ] && systemctl cat docker.service >/dev/null 2>&1; then
         say "starting the container engine (systemctl start docker)"
         as_root systemctl start docker || die "systemctl could not start docker: see 'journalctl -u docker'"
         if engine_refuses; then enter_engine_group; fi
-        engine_answers || die "docker is started but does not answer: see 'journalctl -u docker'"
+        engine_answers || die "docker was started but does not respond: see 'journalctl -u docker'"
         return 0
     fi
     as_root mkdir -p "$ENGINE_RUN"
-    # Two scripts at once must not start two engines on one socket.
+    # Two concurrent scripts must not start two engines on the same socket.
     lock_file evenkeel-engine.lock
     exec 8<"$LOCK_FILE"
     flock 8
     while ! engine_answers; do
         if [ "$tries" -ge 2 ]; then
             as_root tail -n 15 "$ENGINE_RUN/log" >&2
-            die "the container engine does not start: its last lines are above, the rest in $ENGINE_RUN/log"
+            die "the container engine does not start: see its last lines above, and $ENGINE_RUN/log"
         fi
         tries=$((tries + 1))
-        say "starting a container engine of our own (log: $ENGINE_RUN/log)"
+        say "starting our own container engine (log: $ENGINE_RUN/log)"
         # shellcheck disable=SC2016  # the inner shell expands it
         as_root setsid sh -c 'echo $$ >"$1/pid"; run="$1"; shift; exec dockerd "$@" >"$run/log" 2>&1 8>&- 9>&-' \
             engine "$ENGINE_RUN" "${flags[@]}" </dev/null >/dev/null 2>&1 8>&- 9>&- &
         ENGINE_IS_OURS=1
         wait_for_engine && break
-        # Where the kernel lacks the packet filter, published ports still work through docker's own proxy.
+        # If the kernel lacks iptables, published ports still work through docker's userland proxy.
         as_root grep -q iptables "$ENGINE_RUN/log" && flags+=(--iptables=false)
     done
     exec 8>&-
@@ -302,7 +302,7 @@ wait_for_engine() {
     return 1
 }
 
-# Stops the engine if, and only if, this very run started it.
+# Stops the engine only if this run started it.
 stop_engine_if_ours() {
     local i pid
     [ -n "$ENGINE_IS_OURS" ] || return 0
@@ -310,7 +310,7 @@ stop_engine_if_ours() {
     pid="$(as_root cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
     [ -n "$pid" ] && [ -d "/proc/$pid" ] || return 0
     say "stopping the container engine that this script started"
-    # By the shell: clean machines have no program of that name.
+    # The shell built-in: minimal systems have no kill program.
     as_root sh -c "kill $pid" 2>/dev/null || true
     for i in $(seq 1 60); do
         [ -d "/proc/$pid" ] || return 0
@@ -329,16 +329,16 @@ bring_compose() {
     apt_refresh "docker compose v2"
     for package in docker-compose-v2 docker-compose-plugin docker-compose; do
         candidate="$(apt_candidate "$package")"
-        # Debian's docker-compose is the old Python program up to 1.29.
+        # Debian's docker-compose up to 1.29 is the old Python program.
         case "$candidate" in '' | 1.* | *:1.*) continue ;; esac
         apt_install "$package"
         compose_answers && return 0
     done
     [ "$(os_field ID)" = debian ] || die "compose v2 is missing and apt has no package for it: see https://docs.docker.com/compose/install/linux/"
     [ ! -e "$(plugin_folder)/docker-compose" ] ||
-        die "$(plugin_folder)/docker-compose is there, but 'docker compose version' fails: see https://docs.docker.com/compose/install/linux/"
-    timed "taking compose v2 from Debian's trixie, for $(plugin_folder)" compose_of_debian trixie "$(plugin_folder)" ||
-        die "compose v2 could not be brought: see above"
+        die "$(plugin_folder)/docker-compose exists, but 'docker compose version' fails: see https://docs.docker.com/compose/install/linux/"
+    timed "installing compose v2 from Debian trixie in $(plugin_folder)" compose_of_debian trixie "$(plugin_folder)" ||
+        die "compose v2 could not be installed: see above"
     compose_answers || die "compose v2 was unpacked into $(plugin_folder) but 'docker compose version' still fails"
 }
 
@@ -346,13 +346,13 @@ os_field() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" /etc/os-release; 
 
 plugin_folder() { printf '%s/cli-plugins' "${DOCKER_CONFIG:-$HOME/.docker}"; }
 
-# compose_of_debian SUITE FOLDER: puts the compose of another Debian into a folder of plugins. Debian 12 has no compose
-# v2; newer binaries run there. They are taken through the mirror that this machine is configured for, with package
-# lists of its own so that the machine's are not touched.
+# compose_of_debian SUITE FOLDER: installs the compose of another Debian release in a plugin folder. Debian 12 has no compose
+# v2, but newer binaries run there. They are downloaded from the configured mirror, with separate package lists so that those
+# of the machine are not touched.
 compose_of_debian() {
     local suite="$1" folder="$2" work codename uri entry file key option binary
     codename="$(os_field VERSION_CODENAME)"
-    # apt itself tells what is configured, whichever form (.list or .sources) it is written in.
+    # Ask apt for the configuration, which may be in either format (.list or .sources).
     # shellcheck disable=SC2016  # apt expands it
     entry="$(apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)' 'Created-By: Packages' |
         grep "|$codename|main|" | head -n 1)" || true
@@ -363,7 +363,7 @@ compose_of_debian() {
     key="$(signing_key_of "$file")"
     option="${key:+signed-by=$key }arch=$(dpkg --print-architecture)"
     work="$(mktemp -d)"
-    chmod 755 "$work" # apt's own user must be able to look in
+    chmod 755 "$work" # must be accessible for apt's user
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
     printf 'deb [%s] %s %s main\n' "$option" "$uri" "$suite" >"$work/sources.list"
     local own=(
@@ -382,27 +382,27 @@ compose_of_debian() {
     rm -rf "$work"
 }
 
-# A newer compose than most machines have, for the tests of what an update leaves alone. Only Debian has it in a
-# package that can be taken without installing it.
+# Provides a newer compose than most machines have, for the tests of what an update leaves unchanged. Only Debian has it in a
+# package that can be used without installing it.
 bring_other_compose() {
     local folder="$REPO/target/tools/other-compose"
     export EVENKEEL_OTHER_COMPOSE="$folder"
     DOCKER_CONFIG="$folder" compose_answers && [ -x "$folder/cli-plugins/docker-compose" ] && return 0
     [ "$(os_field ID)" = debian ] &&
-        timed "taking a newer compose from Debian's forky, for the tests" compose_of_debian forky "$folder/cli-plugins" &&
+        timed "downloading a newer compose from Debian forky, for the tests" compose_of_debian forky "$folder/cli-plugins" &&
         DOCKER_CONFIG="$folder" compose_answers && return 0
     unset EVENKEEL_OTHER_COMPOSE
     return 1
 }
 
-# The key file that a source list names, empty where it names none (apt's trusted keys then decide).
+# The key file named in a source list; empty if there is none (apt's trusted keys apply then).
 signing_key_of() {
     sed -nE 's/.*[Ss]igned-[Bb]y[:=] *(\/[^] ,]+).*/\1/p' "$1" | head -n 1
 }
 
 # --- registry --------------------------------------------------------------------------------------------
 
-# The program docker-registry, in PATH: unpacked, not installed, since the package would start a registry service on this
+# Provides docker-registry in PATH. The package is unpacked, not installed, since it would start a registry service on this
 # machine.
 bring_registry_program() {
     local tools="$REPO/target/tools" work program
@@ -422,13 +422,13 @@ bring_registry_program() {
     PATH="$tools:$PATH"
 }
 
-# An image named registry:2: the one that is there, or the official one, or one made from the distribution's
+# Provides an image named registry:2: the existing one, the official one, or one built from the distribution's
 # docker-registry package.
 bring_registry_image() {
     local work program
     docker image inspect registry:2 >/dev/null 2>&1 && return 0
     timed "pulling registry:2" timeout 120 docker pull registry:2 && return 0
-    say "registry:2 can't be pulled; making an image of that name from the docker-registry package"
+    say "registry:2 cannot be pulled; building an image with that name from the docker-registry package"
     work="$(mktemp -d)"
     chmod 755 "$work"
     bring_registry_program
@@ -461,14 +461,14 @@ CONFIG
     rm -rf "$work"
 }
 
-# Absolute paths of the loader and the libraries that a program needs; none for a static one.
+# Absolute paths of the loader and the shared libraries of a program; none for a static one.
 shared_libraries_of() {
     { ldd "$1" 2>/dev/null || true; } | sed -nE 's/^[[:space:]]*(.*=> )?(\/[^ ]+) .*/\2/p'
 }
 
 # --- busybox ---------------------------------------------------------------------------------------------
 
-# A statically linked busybox, which the images of demo and tests are made of.
+# Provides a statically linked busybox for the images of the demo and the tests.
 bring_busybox() {
     local program
     program="$(command -v busybox || true)"
@@ -479,7 +479,7 @@ bring_busybox() {
 
 # --- checkers --------------------------------------------------------------------------------------------
 
-# promtool, Prometheus' own checker of metrics: unpacked, since the package would start a server.
+# Provides promtool, Prometheus' checker for metrics. Unpacked, not installed, since the package would start a server.
 bring_promtool() {
     local work
     have promtool && return 0
@@ -497,7 +497,7 @@ bring_promtool() {
 SCHEMATHESIS="$REPO/target/schemathesis/bin/schemathesis"
 SCHEMATHESIS_VERSION="4.32.5"
 
-# schemathesis, in a Python environment of its own.
+# Provides schemathesis in its own Python environment.
 bring_schemathesis() {
     "$SCHEMATHESIS" --version 2>/dev/null | grep -qF "$SCHEMATHESIS_VERSION" && return 0
     have python3 || apt_install python3
@@ -505,7 +505,7 @@ bring_schemathesis() {
     rm -rf "$REPO/target/schemathesis"
     if ! python3 -m venv "$REPO/target/schemathesis" >/dev/null 2>&1; then
         apt_install python3-venv
-        python3 -m venv "$REPO/target/schemathesis" || die "python3 could not make an environment in target/schemathesis"
+        python3 -m venv "$REPO/target/schemathesis" || die "python3 could not create an environment in target/schemathesis"
     fi
     timed "installing schemathesis $SCHEMATHESIS_VERSION" \
         "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
@@ -514,14 +514,14 @@ bring_schemathesis() {
 
 # --- browser ---------------------------------------------------------------------------------------------
 
-# Chromium and its driver, for the tests of the pages.
+# Provides Chromium and its driver, for the tests of the pages.
 bring_browser() {
     if ! have chromedriver; then
         apt_install chromium chromium-driver
     fi
 }
 
-# axe-core, which looks for faults of accessibility. Only tests use it; it is fetched, never shipped.
+# Provides axe-core, an accessibility checker. Only used by tests; it is downloaded and never shipped.
 bring_axe() {
     local folder="$REPO/target/axe"
     export EVENKEEL_AXE="$folder/node_modules/axe-core/axe.min.js"
@@ -538,15 +538,15 @@ bring_axe() {
 
 # --- PostgreSQL ------------------------------------------------------------------------------------------
 
-# A PostgreSQL server and pgbouncer, for the tests of the warden's store; 1 where they can't be had. Debian's package makes a
-# cluster of its own and starts it, unless it is told not to.
+# Provides a PostgreSQL server and pgbouncer, for the tests of the warden's store; fails if they are not available. Debian's
+# package would create and start a cluster, which is disabled here.
 bring_postgres() {
     if ! bash "$REPO/dist/scripts/postgres.sh" --check 2>/dev/null || ! PATH="$PATH:/usr/sbin" have pgbouncer; then
         (
             apt_install postgresql-common
             conf=/etc/postgresql-common/createcluster.conf
             before="$(mktemp)" && cp "$conf" "$before" || die "$conf could not be copied"
-            # For this installation only.
+            # Only for this installation.
             trap 'as_root cp "$before" "$conf"; rm -f "$before"' EXIT
             as_root sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' "$conf"
             apt_install postgresql pgbouncer
@@ -557,17 +557,17 @@ bring_postgres() {
 
 # --- mail server -----------------------------------------------------------------------------------------
 
-# bring_mail_server FOLDER: aiosmtpd, which the delivery tests send mail to, in a Python environment of its own.
+# bring_mail_server FOLDER: installs aiosmtpd, the mail server for the delivery tests, in its own Python environment.
 bring_mail_server() {
     local folder="$1"
     "$folder/bin/python" -c 'import aiosmtpd' >/dev/null 2>&1 && return 0
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
     mkdir -p "$folder"
-    python3 -m venv --clear "$folder" >/dev/null || die "python3 could not make an environment in $folder"
-    timed "bringing a mail server for the tests (aiosmtpd)" \
+    python3 -m venv --clear "$folder" >/dev/null || die "python3 could not create an environment in $folder"
+    timed "installing a mail server for the tests (aiosmtpd)" \
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 ||
         die "pip could not install aiosmtpd 1.4.6 into $folder"
 }
 
-# A port of this machine on which nobody listens.
+# An unused port on this machine.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
